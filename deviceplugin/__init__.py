@@ -1,0 +1,1 @@
+"""The kubelet device plugin that speaks the protocol of HAMi."""
