@@ -1,1 +1,4 @@
-"""CDI specs for AMD GPUs, partitions and shares. Imports nothing, so that importing a part costs that part."""
+"""CDI specs for AMD GPUs, partitions and shares.
+
+Imports nothing, so that importing a part costs that part alone.
+"""
