@@ -1,0 +1,193 @@
+"""Files that are replaced whole or not at all, and the lock that orders their writers."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cdi.errors import AmdCdiError, PermanentError, TemporaryError
+
+LOCK_SECONDS = 60.0
+"""How long a writer waits for the others; each holds the lock for well under a second."""
+
+HEALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EBUSY, errno.ENOMEM})
+"""Errors of the operating system that go away without a change of the command."""
+
+HINTS = {
+    errno.EACCES: "run it as root, or choose a place you may write to",
+    errno.EPERM: "run it as root, or choose a place you may write to",
+    errno.EROFS: "choose a place on a writable filesystem",
+    errno.ENOSPC: "free some space and run it again",
+    errno.EDQUOT: "free some space and run it again",
+    errno.ENOTDIR: "choose a path whose parents are directories",
+    errno.EEXIST: "choose a path whose parents are directories",
+    errno.ENOENT: "check the path",
+    errno.EISDIR: "choose a file, not a directory",
+}
+
+
+def os_error(action: str, path: Path | str, error: OSError) -> AmdCdiError:
+    """Return an error of the operating system as one of ours."""
+    kind = TemporaryError if error.errno in HEALS else PermanentError
+    return kind(
+        f"cannot {action} {path}: {os.strerror(error.errno) if error.errno else error}",
+        HINTS.get(error.errno or 0, ""),
+    )
+
+
+@contextmanager
+def lock(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock of a directory, which is made if it is missing.
+
+    The lock is flock(2) on the directory itself: no lock file is left over, and the kernel
+    releases it when the process dies. Raises TemporaryError after ``seconds`` without it.
+    """
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise os_error("use the directory", directory, error) from error
+    try:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                    raise os_error("lock the directory", directory, error) from error
+            if time.monotonic() > deadline:
+                raise TemporaryError(
+                    f"another process has held the lock of {directory} for {seconds:.0f} s",
+                    "wait until it has ended and run it again",
+                )
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes.
+
+    Raises OSError as open(2) does, and PermanentError for what is no regular file or is too large.
+    """
+    # Without O_NONBLOCK, a FIFO of this name would make us wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise PermanentError(
+                f"a regular file was expected at {path}", "move away what is there"
+            )
+        data = file.read(limit + 1)
+        if len(data) > limit:
+            raise PermanentError(
+                f"{path} is larger than {limit >> 20} MiB, which no file of its kind is",
+                "move it away",
+            )
+    return data
+
+
+@dataclass(slots=True)
+class Staging:
+    """Files written beside their targets, which replace them all together or not at all.
+
+    Everything that can fail for want of space or permission happens in ``write``; ``commit`` only
+    renames, in the order of writing. A crash leaves each target as it was or as it shall be.
+    """
+
+    renames: list[tuple[Path, Path]] = field(default_factory=list)
+
+    def write(self, target: Path, data: bytes) -> bool:
+        """Write what shall replace ``target``; say whether it differs from what is there.
+
+        The file gets mode 0644, whatever the umask: rootless podman has to read specs.
+        """
+        try:
+            if _unchanged(target, data):
+                return False
+            temporary = target.with_name(f".{target.name}.new")
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+            descriptor = os.open(
+                temporary,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+            )
+            self.renames.append((temporary, target))
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fchmod(descriptor, 0o644)
+                os.fsync(descriptor)
+        except OSError as error:
+            raise os_error("write", target, error) from error
+        return True
+
+    def commit(self) -> None:
+        """Put every file in its place and make that durable."""
+        try:
+            for temporary, target in self.renames:
+                temporary.rename(target)
+            for directory in {target.parent for _, target in self.renames}:
+                sync_directory(directory)
+        except OSError as error:
+            raise os_error("replace", error.filename2 or error.filename or "", error) from error
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove what was written and not put in its place."""
+        for temporary, _ in self.renames:
+            with suppress(OSError):
+                temporary.unlink()
+        self.renames.clear()
+
+
+@contextmanager
+def staging() -> Iterator[Staging]:
+    """Stage files: committed at the end, discarded when an exception passes."""
+    staged = Staging()
+    try:
+        yield staged
+        staged.commit()
+    finally:
+        staged.discard()
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and removals in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unchanged(target: Path, data: bytes) -> bool:
+    """Whether the target holds these bytes and everyone may read them."""
+    try:
+        status = target.lstat()
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+        raise PermanentError(
+            f"a regular file was expected at {target}, found a device or the like",
+            "choose another file, or '-' for standard output",
+        )
+    return (
+        stat.S_ISREG(status.st_mode)
+        and stat.S_IMODE(status.st_mode) == 0o644
+        and status.st_size == len(data)
+        and target.read_bytes() == data
+    )

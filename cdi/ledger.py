@@ -1,0 +1,171 @@
+"""The shares that live on this node, and the options their spec is rendered with.
+
+One JSON document, ``ledger.json`` in the state directory, with a line for each share. It is read
+whole and replaced whole; the one before stays beside it as ``ledger.json.previous``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cdi import cumask
+from cdi.errors import PermanentError
+from cdi.files import os_error, read_bounded
+from cdi.options import Options
+from cdi.share import Share, Slice
+
+T = TypeVar("T")
+
+VERSION = 1
+"""Of the document; a later one is not read, as it may hold shares this version cannot see."""
+
+MAX_BYTES = 64 << 20
+"""Far above what 5,000 shares take (about 1 MiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The state of the node side."""
+
+    shares: tuple[Share, ...] = ()
+    """In order of name; no two have the same."""
+    options: Options = field(default_factory=Options)
+
+    def with_share(self, share: Share) -> Ledger:
+        """Return the ledger with one more share, or itself if it holds this very share.
+
+        Raises PermanentError if it holds another share of the same name.
+        """
+        for present in self.shares:
+            if present.name == share.name:
+                if present == share:
+                    return self
+                raise PermanentError(
+                    f"there is another share {share.name!r} with other content",
+                    "remove it first, or choose another name",
+                )
+        return Ledger(
+            tuple(sorted((*self.shares, share), key=lambda present: present.name)), self.options
+        )
+
+    def without_share(self, name: str) -> Ledger:
+        """Return the ledger without the share of this name.
+
+        Raises PermanentError if there is none.
+        """
+        if not any(share.name == name for share in self.shares):
+            raise PermanentError(f"there is no share {name!r}", "see: amd-cdi share list")
+        return Ledger(tuple(share for share in self.shares if share.name != name), self.options)
+
+
+def path_in(state_dir: Path) -> Path:
+    """Return where the ledger of a state directory lies."""
+    return state_dir / "ledger.json"
+
+
+def load(state_dir: Path) -> Ledger:
+    """Return the ledger of a state directory, an empty one if there is none yet.
+
+    Raises PermanentError if it is damaged, and never takes a damaged one for an empty one: its
+    shares' containers may be running.
+    """
+    path = path_in(state_dir)
+    try:
+        data = read_bounded(path, MAX_BYTES)
+    except FileNotFoundError:
+        return Ledger()
+    except OSError as error:
+        raise os_error("read the ledger", path, error) from error
+    try:
+        return decode(data)
+    except (ValueError, KeyError, TypeError, RecursionError, PermanentError) as error:
+        raise PermanentError(
+            f"the ledger {path} is damaged: {error}",
+            f"restore it with: cp {path}.previous {path} — or, if no container with a share runs, "
+            "move it away to start with no shares",
+        ) from error
+
+
+def encode(ledger: Ledger) -> bytes:
+    """Return the document of a ledger: the same bytes for the same ledger."""
+    shares = ",\n".join(
+        json.dumps(_share_fields(share), separators=(",", ":")) for share in ledger.shares
+    )
+    options = json.dumps(asdict(ledger.options), separators=(",", ":"))
+    return (f'{{"version":{VERSION},\n"options":{options},\n"shares":[\n{shares}\n]}}\n').encode()
+
+
+def decode(data: bytes) -> Ledger:
+    """Return the ledger of a document.
+
+    Raises ValueError, KeyError, TypeError or PermanentError if it is not one.
+    """
+    document = json.loads(data)
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise ValueError(f"a document of version {VERSION} was expected")
+    shares = tuple(_share(entry) for entry in document["shares"])
+    names = {share.name for share in shares}
+    if len(names) < len(shares):
+        raise ValueError("two shares have the same name")
+    return Ledger(
+        tuple(sorted(shares, key=lambda share: share.name)), _options(document["options"])
+    )
+
+
+def _share_fields(share: Share) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": share.name,
+        "slices": [
+            {
+                "gpu": slice_.pci,
+                "partition": slice_.partition,
+                "mode": slice_.mode,
+                "unique_id": f"{slice_.unique_id:x}",
+                "cus": cumask.format_cus(slice_.cus),
+                "memory": slice_.memory,
+            }
+            for slice_ in share.slices
+        ],
+    }
+    if share.oversubscribed:
+        entry["oversubscribed"] = True
+    return entry
+
+
+def _share(entry: Mapping[str, Any]) -> Share:
+    return Share(
+        _typed(entry["name"], str),
+        tuple(
+            Slice(
+                pci=_typed(part["gpu"], str),
+                partition=_typed(part["partition"], int),
+                mode=_typed(part["mode"], str),
+                unique_id=int(part["unique_id"], 16),
+                cus=cumask.parse_cus(part["cus"]),
+                memory=_typed(part["memory"], int),
+            )
+            for part in entry["slices"]
+        ),
+        oversubscribed=_typed(entry.get("oversubscribed", False), bool),
+    )
+
+
+def _options(entry: Mapping[str, Any]) -> Options:
+    known = {option.name for option in fields(Options)}
+    unknown = set(entry) - known
+    if unknown:
+        raise ValueError(f"unknown options {sorted(unknown)}")
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()
+    }
+    return Options(**values)
+
+
+def _typed(value: object, kind: type[T]) -> T:
+    if type(value) is not kind:
+        raise ValueError(f"{kind.__name__} was expected, found {str(value)[:80]!r}")
+    return value

@@ -1,0 +1,212 @@
+"""Places a share beside those that live on a node.
+
+The rules, in the order in which they matter:
+
+1. A CU set is a union of whole atoms. What is asked for is rounded down to them, so that a share
+   never gets more than was booked; less than one atom is one atom.
+2. No two shares of a partition have a CU in common, and their memory adds up to no more than the
+   partition has (times the scale, if one above 1 is given).
+3. The smallest free run that fits is taken, from its low end (the first of equals): large runs stay
+   whole for large shares. If none fits, the largest runs are taken whole until the rest fits into
+   one, which gives the fewest pieces. Where CUs lie matters little to the hardware, as consecutive
+   atoms are spread over the shader engines anyhow, but pieces multiply: a share that lies in many
+   leaves as many holes when it goes.
+
+The same input gives the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cdi import cumask
+from cdi.amount import ALL, MIB, Amount, format_bytes
+from cdi.errors import PermanentError
+from cdi.node import Gpu, Node, Partition
+from cdi.share import Share, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What is asked for on one partition."""
+
+    gpu: Gpu
+    partition: Partition
+    cus: Amount = ALL
+    memory: Amount = ALL
+
+
+def find(node: Node, name: str) -> tuple[Gpu, Partition]:
+    """Return the partition that a user names.
+
+    A GPU is named by index, PCI address, AMD SMI UUID or ROCr id, a partition of it by appending
+    ``:<partition>``. Raises PermanentError for an unknown name, and for a partitioned GPU.
+    """
+    for gpu in node.gpus:
+        for gpu_name in (str(gpu.index), gpu.pci, gpu.uuid, gpu.rocr_id):
+            if gpu_name and name.lower() == gpu_name.lower() and not gpu.partitioned:
+                return gpu, gpu.partitions[0]
+            if gpu_name and name.lower() == gpu_name.lower():
+                raise PermanentError(
+                    f"GPU {name} is partitioned ({gpu.compute_mode or 'unknown mode'}): "
+                    "a share takes one of its partitions",
+                    f"name one of {', '.join(f'{gpu.index}:{p.index}' for p in gpu.partitions)}",
+                )
+            for partition in gpu.partitions if gpu.partitioned else ():
+                if gpu_name and name.lower() == f"{gpu_name}:{partition.index}".lower():
+                    return gpu, partition
+    have = [label(gpu, partition) for gpu in node.gpus for partition in gpu.partitions]
+    shown = ", ".join(have[:16]) + (", …" if len(have) > 16 else "")
+    raise PermanentError(f"no GPU {name!r} on this node", f"name one of {shown}")
+
+
+def label(gpu: Gpu, partition: Partition) -> str:
+    """Return the short name of a partition: ``0``, or ``0:3`` on a partitioned GPU."""
+    return f"{gpu.index}:{partition.index}" if gpu.partitioned else str(gpu.index)
+
+
+def plan(
+    name: str, wants: Sequence[Want], living: Iterable[Share], memory_scale: float = 1.0
+) -> Share:
+    """Return the share of this name that gives each want its place beside the living shares.
+
+    Raises PermanentError, which says what is free, when one does not fit.
+    """
+    if not wants:
+        raise PermanentError("a share needs at least one GPU", "name one with --gpu")
+    if not 1 <= memory_scale <= 1000:
+        raise PermanentError(
+            f"the memory scale is a number from 1 to 1000, found {memory_scale}",
+            "leave it out, or give 1 or more",
+        )
+    places = [(want.gpu.pci, want.partition.index) for want in wants]
+    if len(set(places)) < len(places):
+        twice = next(place for place in places if places.count(place) > 1)
+        raise PermanentError(
+            f"GPU {twice[0]} is named more than once in share {name!r}", "name each GPU once"
+        )
+    taken: dict[tuple[str, int], tuple[int, int]] = dict.fromkeys(places, (0, 0))
+    for share in living:
+        for slice_ in share.slices:
+            place = (slice_.pci, slice_.partition)
+            if place in taken:
+                cus, memory = taken[place]
+                taken[place] = (cus | slice_.cus, memory + slice_.memory)
+    slices = tuple(
+        _slice(want, *taken[place], memory_scale) for want, place in zip(wants, places, strict=True)
+    )
+    return Share(name, slices, oversubscribed=memory_scale > 1)
+
+
+def split(node: Node, parts: int) -> tuple[Share, ...]:
+    """Return ``parts`` equal shares of every partition, named ``<gpu>-<k>of<parts>``.
+
+    What does not divide evenly is left over. Raises PermanentError if a partition has too few
+    atoms.
+    """
+    if parts < 1:
+        raise PermanentError(f"a GPU is split into 1 share or more, found {parts}")
+    shares = []
+    for gpu in node.gpus:
+        for partition in gpu.partitions:
+            atoms = partition.cus // partition.atom
+            if atoms < parts:
+                raise PermanentError(
+                    f"GPU {label(gpu, partition)} cannot be split into {parts}: it has "
+                    f"{partition.cus} CUs, which can be granted in {atoms} atoms of "
+                    f"{partition.atom}",
+                    f"split into {atoms} or fewer",
+                )
+            size = atoms // parts * partition.atom
+            memory = partition.vram_bytes // parts // MIB * MIB
+            for k in range(parts):
+                cus = cumask.span(k * size, size)
+                if parts == 1:
+                    cus, memory = cumask.span(0, partition.cus), partition.vram_bytes
+                shares.append(
+                    Share(
+                        f"{label(gpu, partition)}-{k + 1}of{parts}",
+                        (_at(gpu, partition, cus, memory),),
+                    )
+                )
+    return tuple(shares)
+
+
+def _slice(want: Want, taken_cus: int, taken_memory: int, memory_scale: float) -> Slice:
+    """Place one want beside what is taken of its partition."""
+    partition = want.partition
+    where = f"GPU {label(want.gpu, partition)} ({want.gpu.product})"
+    memory = _memory(want, where, memory_scale)
+    available = int(partition.vram_bytes * memory_scale) - taken_memory
+    if memory > available:
+        raise PermanentError(
+            f"{where}: {format_bytes(memory)} of memory was asked for, and "
+            f"{format_bytes(max(0, available))} of {format_bytes(partition.vram_bytes)} is free",
+            "ask for less with --memory, or remove a share",
+        )
+    return _at(want.gpu, partition, _cus(want, taken_cus, memory, where), memory)
+
+
+def _memory(want: Want, where: str, memory_scale: float) -> int:
+    """Return the bytes a want comes to; a percentage other than all in whole MiB."""
+    vram = want.partition.vram_bytes
+    memory = want.memory.of(vram)
+    if want.memory.percent and want.memory.value < 100:
+        memory = memory // MIB * MIB
+    if memory > vram * memory_scale:
+        has = format_bytes(vram) if vram else "no VRAM of its own"
+        raise PermanentError(
+            f"{where}: {format_bytes(memory)} of memory was asked for, and the GPU has {has}",
+            "ask for less with --memory" if vram else "leave --memory out",
+        )
+    return memory
+
+
+def _cus(want: Want, taken: int, memory: int, where: str) -> int:
+    """Return the CU set for a want beside the CUs that are taken."""
+    partition = want.partition
+    if not want.cus.percent and not 1 <= want.cus.value <= partition.cus:
+        raise PermanentError(
+            f"{where}: a number of CUs from 1 to {partition.cus} was expected, "
+            f"found {want.cus.value}",
+            "ask for other --cus",
+        )
+    wanted = want.cus.of(partition.cus)
+    everything = cumask.span(0, partition.cus)
+    if wanted == partition.cus and memory >= partition.vram_bytes and not taken:
+        # The whole GPU, which needs no mask, so a rest that fills no atom is granted as well.
+        return everything
+    size = max(partition.atom, min(wanted, partition.cus) // partition.atom * partition.atom)
+    free = cumask.whole_atoms(everything & ~taken, partition.cus, partition.atom)
+    if free.bit_count() < size:
+        raise PermanentError(
+            f"{where}: {size} CUs were asked for, and {free.bit_count()} of {partition.cus} are "
+            f"free in whole atoms of {partition.atom}"
+            + (f" ({cumask.format_cus(free)})" if free else ""),
+            "ask for fewer with --cores or --cus, or remove a share",
+        )
+    return choose(free, size)
+
+
+def choose(free: int, size: int) -> int:
+    """Return ``size`` CUs of the free ones: the best-fitting run, or else the fewest pieces.
+
+    ``free`` consists of whole atoms, and ``size`` is at most its number of CUs.
+    """
+    chosen = 0
+    runs = cumask.runs(free)
+    while size:
+        fitting = [run for run in runs if run[1] >= size]
+        if fitting:
+            first, _ = min(fitting, key=lambda run: run[1])
+            return chosen | cumask.span(first, size)
+        largest = max(runs, key=lambda run: run[1])
+        runs.remove(largest)
+        chosen |= cumask.span(*largest)
+        size -= largest[1]
+    return chosen
+
+
+def _at(gpu: Gpu, partition: Partition, cus: int, memory: int) -> Slice:
+    return Slice(gpu.pci, partition.index, gpu.compute_mode, gpu.unique_id, cus, memory)
