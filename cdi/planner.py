@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from cdi import cumask
 from cdi.amount import ALL, MIB, Amount, format_bytes
 from cdi.errors import PermanentError
+from cdi.names import gpu_names, label, partition_names
 from cdi.node import Gpu, Node, Partition
+from cdi.options import STRATEGIES
 from cdi.share import Share, Slice
 
 
@@ -44,26 +46,21 @@ def find(node: Node, name: str) -> tuple[Gpu, Partition]:
     ``:<partition>``. Raises PermanentError for an unknown name, and for a partitioned GPU.
     """
     for gpu in node.gpus:
-        for gpu_name in (str(gpu.index), gpu.pci, gpu.uuid, gpu.rocr_id):
-            if gpu_name and name.lower() == gpu_name.lower() and not gpu.partitioned:
-                return gpu, gpu.partitions[0]
-            if gpu_name and name.lower() == gpu_name.lower():
-                raise PermanentError(
-                    f"GPU {name} is partitioned ({gpu.compute_mode or 'unknown mode'}): "
-                    "a share takes one of its partitions",
-                    f"name one of {', '.join(f'{gpu.index}:{p.index}' for p in gpu.partitions)}",
-                )
-            for partition in gpu.partitions if gpu.partitioned else ():
-                if gpu_name and name.lower() == f"{gpu_name}:{partition.index}".lower():
-                    return gpu, partition
+        aliases = {alias.lower() for alias in (*gpu_names(gpu, STRATEGIES), gpu.rocr_id)}
+        if name.lower() in aliases and gpu.partitioned:
+            raise PermanentError(
+                f"GPU {name} is partitioned ({gpu.compute_mode or 'unknown mode'}): "
+                "a share takes one of its partitions",
+                f"name one of {', '.join(label(gpu, part) for part in gpu.partitions)}",
+            )
+        for partition in gpu.partitions:
+            if name.lower() in partition_names(gpu, partition, STRATEGIES) or (
+                name.lower() in aliases
+            ):
+                return gpu, partition
     have = [label(gpu, partition) for gpu in node.gpus for partition in gpu.partitions]
     shown = ", ".join(have[:16]) + (", …" if len(have) > 16 else "")
     raise PermanentError(f"no GPU {name!r} on this node", f"name one of {shown}")
-
-
-def label(gpu: Gpu, partition: Partition) -> str:
-    """Return the short name of a partition: ``0``, or ``0:3`` on a partitioned GPU."""
-    return f"{gpu.index}:{partition.index}" if gpu.partitioned else str(gpu.index)
 
 
 def plan(
@@ -99,17 +96,22 @@ def plan(
     return Share(name, slices, oversubscribed=memory_scale > 1)
 
 
-def split(node: Node, parts: int) -> tuple[Share, ...]:
-    """Return ``parts`` equal shares of every partition, named ``<gpu>-<k>of<parts>``.
+def split(
+    node: Node, parts: int, strategies: Sequence[str], living: Iterable[Share]
+) -> tuple[Share, ...]:
+    """Return ``parts`` equal shares of every partition that no living share has a part of.
 
+    They are named ``<gpu>-<k>of<parts>``, the GPU by the first strategy that has a name for it.
     What does not divide evenly is left over. Raises PermanentError if a partition has too few
     atoms.
     """
-    if parts < 1:
-        raise PermanentError(f"a GPU is split into 1 share or more, found {parts}")
+    taken = {(slice_.pci, slice_.partition) for share in living for slice_ in share.slices}
     shares = []
-    for gpu in node.gpus:
+    for gpu in node.gpus if parts else ():
         for partition in gpu.partitions:
+            names = partition_names(gpu, partition, strategies)
+            if not names or (gpu.pci, partition.index) in taken:
+                continue
             atoms = partition.cus // partition.atom
             if atoms < parts:
                 raise PermanentError(
@@ -126,7 +128,7 @@ def split(node: Node, parts: int) -> tuple[Share, ...]:
                     cus, memory = cumask.span(0, partition.cus), partition.vram_bytes
                 shares.append(
                     Share(
-                        f"{label(gpu, partition)}-{k + 1}of{parts}",
+                        f"{names[0]}-{k + 1}of{parts}",
                         (_at(gpu, partition, cus, memory),),
                     )
                 )

@@ -1,0 +1,43 @@
+"""How GPUs, partitions and shares are called, by people and as CDI devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdi.errors import PermanentError
+from cdi.node import Gpu, Partition
+
+MAX_SHARE_NAME = 63
+"""Characters of a share's name, as of a DNS label."""
+
+
+def gpu_names(gpu: Gpu, strategies: Sequence[str]) -> list[str]:
+    """Return what a GPU is called by each strategy that has a name for it."""
+    by_strategy = {"index": str(gpu.index), "uuid": gpu.uuid, "pci": gpu.pci}
+    return [by_strategy[strategy] for strategy in strategies if by_strategy[strategy]]
+
+
+def partition_names(gpu: Gpu, partition: Partition, strategies: Sequence[str]) -> list[str]:
+    """Return what a partition is called by each strategy; a whole GPU is called as the GPU."""
+    suffix = f":{partition.index}" if gpu.partitioned else ""
+    return [f"{name}{suffix}" for name in gpu_names(gpu, strategies)]
+
+
+def label(gpu: Gpu, partition: Partition) -> str:
+    """Return the short name of a partition: ``0``, or ``0:3`` on a partitioned GPU."""
+    return partition_names(gpu, partition, ("index",))[0]
+
+
+def share_device(name: str) -> str:
+    """Return the CDI device of a share that a user names.
+
+    Raises PermanentError for a name that no CDI device may have.
+    """
+    inner = all(char.isascii() and (char.isalnum() or char in "-_.") for char in name)
+    if not (inner and 0 < len(name) <= MAX_SHARE_NAME and name[0].isalnum() and name[-1].isalnum()):
+        raise PermanentError(
+            f"a share's name has 1 to {MAX_SHARE_NAME} letters, digits, '-', '_' and '.', with a "
+            f"letter or digit at both ends; found {name[:80]!r}",
+            "choose another name",
+        )
+    return f"share-{name}"

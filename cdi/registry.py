@@ -1,0 +1,159 @@
+"""The CDI specs of a directory, as a runtime reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from cdi.edits import ContainerEdits, Device, Spec, merge
+from cdi.errors import PermanentError
+from cdi.files import os_error, read_bounded
+
+MAX_BYTES = 32 << 20
+"""Far above a spec of 5,000 shares (about 7 MiB); parsing more would take minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A spec and the file it stands in."""
+
+    path: Path
+    spec: Spec
+
+    @property
+    def devices(self) -> dict[str, Device]:
+        """The devices by qualified name, ``<kind>=<name>``."""
+        return {f"{self.spec['kind']}={dev['name']}": dev for dev in self.spec["devices"]}
+
+
+def paths_in(directory: Path) -> list[Path]:
+    """Return the files that a runtime reads as specs, in order of name; none if it is missing."""
+    try:
+        return sorted(path for path in directory.iterdir() if path.suffix in {".yaml", ".json"})
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise os_error("read the spec directory", directory, error) from error
+
+
+def parse(path: Path) -> Any:
+    """Return the document of a file, which may be YAML or JSON whatever it is called.
+
+    Raises PermanentError for what is neither, and for duplicate keys, which runtimes refuse.
+    """
+    try:
+        data = read_bounded(path, MAX_BYTES)
+    except OSError as error:
+        raise os_error("read the spec", path, error) from error
+    try:
+        return _parse(data)
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PermanentError(
+            f"{path} is neither YAML nor JSON: {reason[:300]}",
+            "correct it, or move it away",
+        ) from error
+
+
+def load(path: Path) -> Entry:
+    """Return the spec of a file; raises PermanentError if it has not the shape of one."""
+    document = parse(path)
+    if not (
+        isinstance(document, dict)
+        and isinstance(document.get("kind"), str)
+        and isinstance(document.get("devices"), list)
+        and all(
+            isinstance(device, dict)
+            and isinstance(device.get("name"), str)
+            and isinstance(device.get("containerEdits"), dict)
+            for device in document["devices"]
+        )
+    ):
+        raise PermanentError(
+            f"{path} is no CDI spec: a mapping with kind, devices, and a name and containerEdits "
+            "in each was expected",
+            f"see: amd-cdi validate {path}",
+        )
+    return Entry(path, cast("Spec", document))
+
+
+def load_all(directories: Iterable[Path]) -> list[Entry]:
+    """Return the specs of directories, the ones that win last."""
+    return [load(path) for directory in directories for path in paths_in(directory)]
+
+
+def find(entries: Sequence[Entry], qualified: str) -> tuple[Entry, Device]:
+    """Return the device of a qualified name.
+
+    Raises PermanentError if there is none, or if two files of one directory have it: runtimes
+    drop both.
+    """
+    holders = [entry for entry in entries if qualified in entry.devices]
+    if not holders:
+        raise PermanentError(f"no CDI device {qualified!r}", "see: amd-cdi list")
+    rivals = [entry for entry in holders if entry.path.parent == holders[-1].path.parent]
+    if len(rivals) > 1:
+        raise PermanentError(
+            f"{qualified!r} stands in {' and '.join(str(entry.path) for entry in rivals)}, so "
+            "runtimes use neither",
+            "remove one of the two",
+        )
+    return holders[-1], holders[-1].devices[qualified]
+
+
+def edits_for(entries: Sequence[Entry], qualified: Sequence[str]) -> ContainerEdits:
+    """Return what a container gets that asks for these devices.
+
+    The edits of a spec come once, before those of its devices.
+    """
+    parts: list[ContainerEdits] = []
+    seen: list[Path] = []
+    for name in qualified:
+        entry, device = find(entries, name)
+        if entry.path not in seen:
+            seen.append(entry.path)
+            parts.append(entry.spec.get("containerEdits", {}))
+        parts.append(device["containerEdits"])
+    return merge(parts)
+
+
+def _parse(data: bytes) -> Any:
+    """Parse bytes; every error becomes a ValueError or RecursionError."""
+    if data.lstrip()[:1] == b"{":
+        try:
+            return json.loads(data, object_pairs_hook=_unique)
+        except json.JSONDecodeError:
+            pass  # YAML's flow style starts the same way.
+    # Imported here, as it costs more than all else a command does that never meets a YAML file.
+    import yaml
+
+    class Loader(yaml.CSafeLoader):
+        """libyaml's safe loader, which takes the last of duplicate keys if it is not told."""
+
+        def construct_mapping(
+            self,
+            node: yaml.MappingNode,
+            deep: bool = False,  # noqa: FBT001, FBT002 -- PyYAML's signature
+        ) -> dict[Hashable, Any]:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            _no_duplicates(keys)
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(data, Loader)  # noqa: S506 -- a subclass of the safe loader
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _no_duplicates([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _no_duplicates(keys: list[str]) -> None:
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is given twice")

@@ -1,0 +1,239 @@
+"""The CDI spec of a node: a pure function of the node, its shares and the options.
+
+- Spec level: ``/dev/kfd``.
+- GPUs and partitions: their render and card nodes and nothing else, so that a container can have
+  several and any image works.
+- Shares: the nodes, the environment that limits HIP to the share, the library, the share's values
+  and the usage region as mounts, and the hook that refuses to start what is not held to it. One
+  device is all that a container gets: of two, the second would overwrite the environment of the
+  first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdi import cdiversion, cumask
+from cdi.edits import ContainerEdits, Device, DeviceNode, Hook, Mount, Spec
+from cdi.errors import PermanentError
+from cdi.names import gpu_names, partition_names
+from cdi.node import Node, Partition
+from cdi.options import Options
+from cdi.share import Grant, Share, resolve
+
+KIND = "amd.com/gpu"
+
+CONTAINER_DIR = "/usr/local/vgpu"
+CONTAINER_LIBRARY = f"{CONTAINER_DIR}/libamvgpu.so"
+CONTAINER_VALUES = f"{CONTAINER_DIR}/share.conf"
+CONTAINER_USAGE = f"{CONTAINER_DIR}/usage"
+
+HOOK_TIMEOUT_SECONDS = 10
+"""The hook refuses by itself after 5 s; runtimes take a timeout of 0 literally."""
+
+HOOK_ENV = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+"""Explicit, as a hook without an environment may inherit the container's."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPaths:
+    """Where the node keeps what is mounted into the containers of shares."""
+
+    values_dir: Path
+    usage_dir: Path | None
+    """None where there is no filesystem of bounded size for usage regions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A share that is held to something, and what its container finds that says so."""
+
+    name: str
+    limits: tuple[str, ...]
+    """Environment entries, ``NAME=value``."""
+    gpus: int
+
+    @property
+    def values(self) -> bytes:
+        """Content of the values file, which libamvgpu trusts before any environment."""
+        return "".join(f"{entry}\n" for entry in self.limits).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What a node offers."""
+
+    devices: tuple[Device, ...]
+    held: tuple[Held, ...]
+    warnings: tuple[str, ...]
+
+
+def render(
+    node: Node, shares: Iterable[Share], options: Options, host_paths: HostPaths
+) -> Rendering:
+    """Return every device of a node in a stable order: GPUs, partitions, shares, ``all``.
+
+    A share that cannot be enforced on the node as it is now, or whose CUs another share has, is
+    left out with a warning: a container that asks for it does not start.
+    """
+    warnings: list[str] = []
+    devices: list[Device] = []
+    for gpu in node.gpus:
+        names = gpu_names(gpu, options.strategies)
+        if not names:
+            warnings.append(
+                f"GPU {gpu.index} ({gpu.pci}) has no name by {', '.join(options.strategies)}, "
+                "so it can only be had with all others; add --device-name-strategy index"
+            )
+        devices += _named(names, {"deviceNodes": _nodes(gpu.partitions)})
+        for partition in gpu.partitions if gpu.partitioned else ():
+            names = partition_names(gpu, partition, options.strategies)
+            devices += _named(names, {"deviceNodes": _nodes([partition])})
+    held: list[Held] = []
+    gpus = {gpu.pci: gpu for gpu in node.gpus}
+    owned: dict[tuple[str, int], int] = {}
+    for share in shares:
+        try:
+            grants = resolve(share, gpus)
+            _claim(share, owned)
+        except PermanentError as error:
+            warnings.append(f"left out: {error}")
+            continue
+        visible = _visibility(grants)
+        edits: ContainerEdits = {"deviceNodes": _nodes([grant.partition for grant in grants])}
+        if all(grant.whole for grant in grants):
+            edits["env"] = visible
+        else:
+            limits = (*visible, *_limits(share, grants))
+            held.append(Held(share.name, limits, len(grants)))
+            edits |= _enforcement(held[-1], grants, options, host_paths)
+        devices += _named([share.name], edits)
+    every = _nodes([partition for gpu in node.gpus for partition in gpu.partitions])
+    devices += _named(["all"], {"deviceNodes": every})
+    return Rendering(tuple(devices), tuple(held), tuple(warnings))
+
+
+def assemble(devices: Sequence[Device]) -> Spec:
+    """Return the spec of these devices, declared with the lowest version that fits."""
+    spec: Spec = {
+        "cdiVersion": "",
+        "kind": KIND,
+        "containerEdits": {"deviceNodes": [{"path": "/dev/kfd", "permissions": "rw"}]},
+        "devices": list(devices),
+    }
+    spec["cdiVersion"] = cdiversion.needed(spec)[0]
+    return spec
+
+
+def _named(names: Iterable[str], edits: ContainerEdits) -> list[Device]:
+    return [{"name": name, "containerEdits": edits} for name in names]
+
+
+def _nodes(partitions: Iterable[Partition]) -> list[DeviceNode]:
+    """Return the DRM nodes of partitions.
+
+    Path and permissions only: the runtime looks up the rest when a container starts, and what was
+    looked up earlier may be stale.
+    """
+    paths = []
+    for partition in partitions:
+        if partition.card_minor is not None:
+            paths.append(f"/dev/dri/card{partition.card_minor}")
+        paths.append(f"/dev/dri/renderD{partition.render_minor}")
+    return [{"path": path, "permissions": "rw"} for path in paths]
+
+
+def _claim(share: Share, owned: dict[tuple[str, int], int]) -> None:
+    """Note the CUs of a share as its own; raises PermanentError if they are another's."""
+    for slice_ in share.slices:
+        common = owned.get((slice_.pci, slice_.partition), 0) & slice_.cus
+        if common:
+            raise PermanentError(
+                f"share {share.name!r}: CU {cumask.format_cus(common)} of GPU {slice_.pci} "
+                "belongs to another share as well",
+                "remove one of the two",
+            )
+    for slice_ in share.slices:
+        place = (slice_.pci, slice_.partition)
+        owned[place] = owned.get(place, 0) | slice_.cus
+
+
+def rocr_tokens(grants: Sequence[Grant]) -> list[str]:
+    """Return what ROCR_VISIBLE_DEVICES names the GPUs of a share by, in the share's order.
+
+    A whole GPU goes by its ROCr id. Partitions share that of their GPU and some parts have none:
+    they go by index, counted in the order of the KFD nodes that the container can open.
+    """
+    order = sorted(grant.partition.kfd_node for grant in grants)
+    return [grant.gpu.rocr_id or str(order.index(grant.partition.kfd_node)) for grant in grants]
+
+
+def _visibility(grants: Sequence[Grant]) -> list[str]:
+    return [
+        f"ROCR_VISIBLE_DEVICES={','.join(rocr_tokens(grants))}",
+        f"HIP_VISIBLE_DEVICES={','.join(str(index) for index in range(len(grants)))}",
+    ]
+
+
+def _limits(share: Share, grants: Sequence[Grant]) -> list[str]:
+    """Return the environment that holds HIP to a share; ROCr's index i is the i-th grant."""
+    return [
+        f"HSA_CU_MASK={cumask.format_mask([grant.cus for grant in grants])}",
+        *(
+            f"HIP_DEVICE_MEMORY_LIMIT_{index}={grant.memory}"
+            for index, grant in enumerate(grants)
+            if grant.memory
+        ),
+        *(["HIP_OVERSUBSCRIBE=1"] if share.oversubscribed else []),
+    ]
+
+
+def _enforcement(
+    held: Held, grants: Sequence[Grant], options: Options, host_paths: HostPaths
+) -> ContainerEdits:
+    """Return the environment, mounts and hook of a share that is held to something."""
+    env = [*held.limits, f"LD_AUDIT={CONTAINER_LIBRARY}"]
+    mounts = [
+        _mount(options.library_path, CONTAINER_LIBRARY, "ro"),
+        _mount(f"{host_paths.values_dir}/{held.name}.conf", CONTAINER_VALUES, "ro"),
+    ]
+    if host_paths.usage_dir:
+        env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
+        mounts.append(_mount(f"{host_paths.usage_dir}/{held.name}", CONTAINER_USAGE, "rw"))
+    return {"env": env, "mounts": mounts, "hooks": [_hook(held.name, grants, options)]}
+
+
+def _mount(host_path: str, container_path: str, access: str) -> Mount:
+    return {
+        "hostPath": host_path,
+        "containerPath": container_path,
+        "options": [access, "nosuid", "nodev", "bind"],
+    }
+
+
+def _hook(name: str, grants: Sequence[Grant], options: Options) -> Hook:
+    args = [Path(options.hook_path).name, "run", "--share", name, "--require", options.require]
+    for index, (grant, token) in enumerate(zip(grants, rocr_tokens(grants), strict=True)):
+        partition = grant.partition
+        fields = [
+            f"pci={grant.gpu.pci}",
+            f"index={index}",
+            f"rocr={token}",
+            f"cus={cumask.format_cus(grant.cus).replace(',', '+')}",
+            f"count={partition.cus}",
+            f"atom={partition.atom}",
+            f"bytes={grant.memory}",
+            f"render={partition.render_minor}",
+        ]
+        if partition.card_minor is not None:
+            fields.append(f"card={partition.card_minor}")
+        args += ["--gpu", ",".join(fields)]
+    return {
+        "hookName": options.hook_stage,
+        "path": options.hook_path,
+        "args": args,
+        "env": list(HOOK_ENV),
+        "timeout": HOOK_TIMEOUT_SECONDS,
+    }
