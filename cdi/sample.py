@@ -118,13 +118,12 @@ def expand(name: str, target: Path) -> None:
     """
     parts, node = _describe(name)
     tree = _layout(parts, node)
-    for taken in (target / "sys", target / "dev"):
-        if taken.exists():
+    try:
+        if any((target / top).exists() for top in ("sys", "dev")):
             raise PermanentError(
-                f"expected a place for the sample {name} below {target}, found {taken} there",
+                f"expected a place for the sample {name}, found sys or dev in {target} already",
                 "name another folder",
             )
-    try:
         _write(tree, os.fspath(target))
     except OSError as error:
         raise PermanentError(

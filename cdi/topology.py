@@ -102,16 +102,8 @@ def read_node(sysroot: Path) -> Node:
     """
     root = os.fspath(sysroot)
     sys = f"{root.rstrip('/')}/sys"
-    if not sysroot.is_dir():
-        raise PermanentError(
-            f"expected the root of a system, found no folder {root}",
-            "name the root with --sysroot; it is / on the machine itself",
-        )
-    if not (sysroot / "sys").is_dir():
-        raise PermanentError(
-            f"expected sysfs in {sys}, found no such folder",
-            "mount sysfs there, or name another root with --sysroot",
-        )
+    _require(sysroot, f"expected the root of a system, found no folder {root}")
+    _require(sysroot / "sys", f"expected sysfs, found no folder {sys}")
     nodes = f"{sys}/class/kfd/kfd/topology/nodes"
     generation = f"{sys}/class/kfd/kfd/topology/generation_id"
     for _ in range(ATTEMPTS):
@@ -125,27 +117,29 @@ def read_node(sysroot: Path) -> Node:
     )
 
 
+def _require(folder: Path, message: str) -> None:
+    """Raise PermanentError with the message unless the folder is there."""
+    try:
+        there = folder.is_dir()
+    except OSError as error:
+        message = f"{message}: {error.strerror}"
+        there = False
+    if not there:
+        raise PermanentError(
+            message, "name the root with --sysroot: / for this machine, with sysfs mounted"
+        )
+
+
 def _read_once(sys: str, nodes: str, names: Names) -> Node:
     warnings: list[str] = []
     cards = list(_cards(sys, warnings))
     agents = list(_agents(nodes, warnings))
     groups = _tie(cards, agents, sys, warnings)
-    claims: dict[int, list[str]] = {}
-    for card in cards:
-        if card.unique_id:
-            claims.setdefault(card.unique_id, []).append(card.pci)
-    for serial, claimants in claims.items():
-        if len(claimants) > 1:
-            warnings.append(
-                f"{' and '.join(claimants)} both claim the unique id {serial:016x}: neither can be"
-                " named by it, and they are addressed by index"
-            )
     gpus = []
     for card in cards:
         members = groups.get(card.pci, [])
-        shared = len(claims.get(card.unique_id or 0, ())) > 1
         try:
-            gpus.append((_gpu(card, members, names, warnings, shared=shared), members))
+            gpus.append((_gpu(card, members, names, warnings), members))
         except _FileError as error:
             warnings.append(f"GPU {card.pci} is left out: {error}")
     if not gpus:
@@ -154,13 +148,34 @@ def _read_once(sys: str, nodes: str, names: Names) -> Node:
             "run as root on the host, and see the kernel's log for amdgpu and kfd",
         )
     owners = {member.agent.number: gpu.pci for gpu, members in gpus for member in members}
+    disputed = _disputed([gpu for gpu, _ in gpus], warnings)
     return Node(
         gpus=tuple(
-            replace(gpu, index=index, xgmi_peers=_peers(gpu, nodes, owners, warnings))
+            replace(
+                gpu,
+                index=index,
+                unique_id=0 if gpu.unique_id in disputed else gpu.unique_id,
+                xgmi_peers=_peers(gpu, nodes, owners, warnings),
+            )
             for index, (gpu, _) in enumerate(gpus)
         ),
         warnings=tuple(warnings),
     )
+
+
+def _disputed(gpus: Sequence[Gpu], warnings: list[str]) -> set[int]:
+    """Return the unique ids that more than one GPU claims."""
+    claims: dict[int, list[str]] = {}
+    for gpu in gpus:
+        if gpu.unique_id:
+            claims.setdefault(gpu.unique_id, []).append(gpu.pci)
+    disputed = {serial for serial, claimants in claims.items() if len(claimants) > 1}
+    warnings.extend(
+        f"GPUs {' and '.join(claims[serial])} are addressed by index: expected one GPU with the"
+        f" unique id {serial:016x}, found {len(claims[serial])}"
+        for serial in sorted(disputed)
+    )
+    return disputed
 
 
 # The PCI devices
@@ -430,13 +445,8 @@ def _xcps(platform: str, warnings: list[str]) -> dict[int, int | None]:
 # The GPU
 
 
-def _gpu(
-    card: _Card, members: Sequence[_Member], names: Names, warnings: list[str], *, shared: bool
-) -> Gpu:
-    """Return the GPU of a PCI device, without its place and its peers.
-
-    ``shared`` tells that another GPU claims the same unique id.
-    """
+def _gpu(card: _Card, members: Sequence[_Member], names: Names, warnings: list[str]) -> Gpu:
+    """Return the GPU of a PCI device, without its place and its peers."""
     if not members:
         raise _FileError(
             f"expected a GPU node of it in the KFD topology, found none; the GPU at {card.path} is"
@@ -461,7 +471,7 @@ def _gpu(
         device_id=device_id,
         revision=revision,
         product=names.market_name(product or "", device_id, revision),
-        unique_id=0 if shared else _unique_id(card, members, mode, warnings),
+        unique_id=_unique_id(card, members, mode, warnings),
         numa_node=_numa(f"{card.path}/numa_node", warnings),
         hive_id=first.hive_id,
         xgmi_peers=(),
@@ -548,9 +558,10 @@ def _unique_id(card: _Card, members: Sequence[_Member], mode: str, warnings: lis
 
 def _mode(path: str) -> str:
     """Return the compute partition mode in lower case; empty where there is none."""
-    text = (_text(path) or "").strip()
-    if not text or text == "UNKNOWN":
+    text = _text(path)
+    if text is None or text == "UNKNOWN\n":
         return ""
+    text = text.strip()
     if not (text.isascii() and text.isalnum() and len(text) <= 16):
         raise _FileError(f"expected a partition mode in {path}, found {_shown(text)}")
     return text.lower()
