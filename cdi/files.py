@@ -42,15 +42,22 @@ def os_error(action: str, path: Path | str, error: OSError) -> AmdCdiError:
     )
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory and its parents, unless it is there."""
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise os_error("make the directory", directory, error) from error
+
+
 @contextmanager
 def lock(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the lock of a directory, which is made if it is missing.
+    """Hold the lock of a directory.
 
     The lock is flock(2) on the directory itself: no lock file is left over, and the kernel
     releases it when the process dies. Raises TemporaryError after ``seconds`` without it.
     """
     try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise os_error("use the directory", directory, error) from error

@@ -36,18 +36,7 @@ class Ledger:
     options: Options = field(default_factory=Options)
 
     def with_share(self, share: Share) -> Ledger:
-        """Return the ledger with one more share, or itself if it holds this very share.
-
-        Raises PermanentError if it holds another share of the same name.
-        """
-        for present in self.shares:
-            if present.name == share.name:
-                if present == share:
-                    return self
-                raise PermanentError(
-                    f"there is another share {share.name!r} with other content",
-                    "remove it first, or choose another name",
-                )
+        """Return the ledger with one more share, whose name is a new one."""
         return Ledger(
             tuple(sorted((*self.shares, share), key=lambda present: present.name)), self.options
         )
@@ -93,7 +82,7 @@ def load(state_dir: Path) -> Ledger:
 def encode(ledger: Ledger) -> bytes:
     """Return the document of a ledger: the same bytes for the same ledger."""
     shares = ",\n".join(
-        json.dumps(_share_fields(share), separators=(",", ":")) for share in ledger.shares
+        json.dumps(share_fields(share), separators=(",", ":")) for share in ledger.shares
     )
     options = json.dumps(asdict(ledger.options), separators=(",", ":"))
     return (f'{{"version":{VERSION},\n"options":{options},\n"shares":[\n{shares}\n]}}\n').encode()
@@ -116,7 +105,8 @@ def decode(data: bytes) -> Ledger:
     )
 
 
-def _share_fields(share: Share) -> dict[str, Any]:
+def share_fields(share: Share) -> dict[str, Any]:
+    """Return a share as it stands in the document."""
     entry: dict[str, Any] = {
         "name": share.name,
         "slices": [

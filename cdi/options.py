@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from cdi.errors import PermanentError
 
@@ -10,11 +11,21 @@ SPEC_FILE = "amd.com-gpu.yaml"
 HOOK_PATH = "/usr/local/lib/amd-cdi/amd-oci-hook"
 LIBRARY_PATH = "/usr/local/lib/amd-cdi/libamvgpu.so"
 
-STRATEGIES = ("index", "uuid", "pci")
-FORMATS = ("yaml", "json")
-STAGES = ("prestart", "createRuntime")
-POLICIES = ("any", "dmem", "library", "none")
-CONFLICTS = ("omit", "fail")
+Format = Literal["yaml", "json"]
+Strategy = Literal["index", "uuid", "pci"]
+Conflict = Literal["omit", "fail"]
+Stage = Literal["prestart", "createRuntime"]
+Policy = Literal["any", "dmem", "library", "none"]
+
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+
+def strategy(text: str) -> Strategy:
+    """Return the device name strategy of this name; raises PermanentError if there is none."""
+    for known in STRATEGIES:
+        if text == known:
+            return known
+    raise PermanentError(f"{text!r} is not one of {', '.join(STRATEGIES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,33 +34,33 @@ class Options:
 
     file: str = SPEC_FILE
     """Name of the spec in the spec directory."""
-    format: str = "yaml"
-    strategies: tuple[str, ...] = ("index", "uuid")
+    format: Format = "yaml"
+    strategies: tuple[Strategy, ...] = ("index", "uuid")
     """What whole GPUs are named by, in this order."""
     split: int = 0
     """Number of equal shares offered of every GPU; 0 for none."""
-    on_conflict: str = "omit"
+    on_conflict: Conflict = "omit"
     """What to do with names that another spec in the directory has: leave out, or fail."""
     hook_path: str = HOOK_PATH
-    hook_stage: str = "prestart"
-    require: str = "any"
+    hook_stage: Stage = "prestart"
+    require: Policy = "any"
     """Which enforcement of memory the hook insists on."""
     library_path: str = LIBRARY_PATH
 
     def __post_init__(self) -> None:
         for name, legal, expected in (
             ("file", _is_file_name(self.file), "a file name in .yaml or .json"),
-            ("format", self.format in FORMATS, f"one of {', '.join(FORMATS)}"),
+            ("format", *_choice(self.format, Format)),
             (
                 "strategies",
                 self.strategies and set(self.strategies) <= set(STRATEGIES),
                 f"some of {', '.join(STRATEGIES)}",
             ),
             ("split", type(self.split) is int and self.split >= 0, "a number of shares"),
-            ("on_conflict", self.on_conflict in CONFLICTS, f"one of {', '.join(CONFLICTS)}"),
+            ("on_conflict", *_choice(self.on_conflict, Conflict)),
             ("hook_path", _is_path(self.hook_path), "an absolute path of printable characters"),
-            ("hook_stage", self.hook_stage in STAGES, f"one of {', '.join(STAGES)}"),
-            ("require", self.require in POLICIES, f"one of {', '.join(POLICIES)}"),
+            ("hook_stage", *_choice(self.hook_stage, Stage)),
+            ("require", *_choice(self.require, Policy)),
             (
                 "library_path",
                 _is_path(self.library_path),
@@ -65,6 +76,11 @@ class Options:
 def _is_file_name(name: object) -> bool:
     """Whether a runtime reads a file of this name: it looks at no other suffixes."""
     return isinstance(name, str) and name.endswith((".yaml", ".json")) and "/" not in name
+
+
+def _choice(value: object, choices: object) -> tuple[bool, str]:
+    """Whether a value is one of a literal type's, and what that is in words."""
+    return value in get_args(choices), f"one of {', '.join(get_args(choices))}"
 
 
 def _is_path(path: object) -> bool:

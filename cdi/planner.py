@@ -25,7 +25,7 @@ from cdi.amount import ALL, MIB, Amount, format_bytes
 from cdi.errors import PermanentError
 from cdi.names import gpu_names, label, partition_names
 from cdi.node import Gpu, Node, Partition
-from cdi.options import STRATEGIES
+from cdi.options import STRATEGIES, Strategy
 from cdi.share import Share, Slice
 
 
@@ -96,8 +96,21 @@ def plan(
     return Share(name, slices, oversubscribed=memory_scale > 1)
 
 
+def matches(share: Share, wants: Sequence[Want], memory_scale: float = 1.0) -> bool:
+    """Whether a share is what the wants come to, wherever its CUs lie."""
+    ideal = plan(share.name, wants, (), memory_scale)
+    return _extents(share) == _extents(ideal) and share.oversubscribed == ideal.oversubscribed
+
+
+def _extents(share: Share) -> list[tuple[str, int, int, int]]:
+    return [
+        (slice_.pci, slice_.partition, slice_.cus.bit_count(), slice_.memory)
+        for slice_ in share.slices
+    ]
+
+
 def split(
-    node: Node, parts: int, strategies: Sequence[str], living: Iterable[Share]
+    node: Node, parts: int, strategies: Sequence[Strategy], living: Iterable[Share]
 ) -> tuple[Share, ...]:
     """Return ``parts`` equal shares of every partition that no living share has a part of.
 

@@ -20,7 +20,12 @@ HEADING = """\
 
 def to_yaml(spec: Spec) -> str:
     """Return a spec as YAML, with a heading that says where it comes from."""
-    return HEADING + "".join(f"{line}\n" for line in _mapping(spec, ""))
+    return HEADING + yaml_of(spec)
+
+
+def yaml_of(mapping: Mapping[str, object]) -> str:
+    """Return a part of a spec as YAML."""
+    return "".join(f"{line}\n" for line in _mapping(mapping, ""))
 
 
 def to_json(spec: Spec) -> str:

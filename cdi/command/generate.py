@@ -1,0 +1,157 @@
+"""``amd-cdi generate``: the spec of this node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cdi import options as settings
+from cdi import store, topology
+from cdi.command import arguments, output
+from cdi.command.arguments import DryRun, Json, Sample, SpecDir, StateDir, Sysroot, UsageDir
+from cdi.command.look import show_difference
+from cdi.errors import AmdCdiError
+from cdi.options import Options
+from cdi.store import Draft, Paths
+from cdi.watch import watch
+
+
+def generate(
+    target: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            envvar="AMD_CDI_OUTPUT",
+            help="File to write, '-' for standard output. What is written outside of the spec "
+            "directory is a copy: nothing is kept of it.",
+            show_default="amd.com-gpu.yaml in the spec directory",
+        ),
+    ] = "",
+    form: Annotated[
+        settings.Format | None,
+        typer.Option(
+            "--format", envvar="AMD_CDI_FORMAT", help="Format.", show_default="by suffix, else yaml"
+        ),
+    ] = None,
+    strategies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device-name-strategy",
+            parser=arguments.parsed_by(settings.strategy),
+            metavar="[index|uuid|pci]",
+            envvar="AMD_CDI_DEVICE_NAME_STRATEGY",
+            help="What GPUs are named by; can be given more than once.",
+            show_default="index and uuid",
+        ),
+    ] = None,
+    split: Annotated[
+        int | None,
+        typer.Option(
+            min=1, envvar="AMD_CDI_SPLIT", help="Offer every GPU in this many equal shares as well."
+        ),
+    ] = None,
+    on_conflict: Annotated[
+        settings.Conflict,
+        typer.Option(
+            envvar="AMD_CDI_ON_CONFLICT",
+            help="What to do with device names that another spec in the directory has.",
+        ),
+    ] = "omit",
+    hook_path: Annotated[
+        str, typer.Option(envvar="AMD_CDI_HOOK_PATH", help="The OCI hook on the host.")
+    ] = settings.HOOK_PATH,
+    hook_stage: Annotated[
+        settings.Stage, typer.Option(envvar="AMD_CDI_HOOK_STAGE", help="When the hook runs.")
+    ] = "prestart",
+    require: Annotated[
+        settings.Policy,
+        typer.Option(
+            envvar="AMD_CDI_REQUIRE", help="Enforcement of memory without which no share starts."
+        ),
+    ] = "any",
+    library_path: Annotated[
+        str, typer.Option(envvar="AMD_CDI_LIBRARY_PATH", help="libamvgpu.so on the host.")
+    ] = settings.LIBRARY_PATH,
+    keep_watching: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            envvar="AMD_CDI_WATCH",
+            help="Refresh when GPUs come, go or are repartitioned.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDir = None,
+    state_dir: StateDir = None,
+    usage_dir: UsageDir = None,
+) -> None:
+    """Write the CDI spec of this node: every GPU, partition and share as a device."""
+    paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
+    path = Path(target).absolute() if target not in {"", "-"} else None
+    own = target == "" or (path is not None and path.parent == paths.spec_dir)
+    by_suffix: settings.Format = "json" if path is not None and path.suffix == ".json" else "yaml"
+    chosen = form or by_suffix
+    options = Options(
+        file=path.name if own and path is not None else f"amd.com-gpu.{chosen}",
+        format=chosen,
+        strategies=tuple(settings.strategy(name) for name in strategies or ())
+        or Options().strategies,
+        split=split or 0,
+        on_conflict=on_conflict,
+        hook_path=hook_path,
+        hook_stage=hook_stage,
+        require=require,
+        library_path=library_path,
+    )
+    if keep_watching:
+        if not own or dry_run:
+            raise typer.BadParameter(
+                "--watch keeps the spec directory, so it takes neither --dry-run nor an --output "
+                "elsewhere"
+            )
+        for outcome in watch(paths, options):
+            if isinstance(outcome, AmdCdiError):
+                output.warn([str(outcome)])
+            else:
+                _report(outcome, paths, sample, as_json)
+        return
+    node = topology.read_node(paths.sysroot)
+    if own and not dry_run:
+        made = store.update(paths, node, lambda ledger: replace(ledger, options=options))
+    else:
+        made = store.preview(paths, node, lambda ledger: replace(ledger, options=options))
+    if target == "-":
+        output.warn(made.warnings)
+        output.write(made.text.decode())
+    elif dry_run:
+        output.warn(made.warnings)
+        show_difference(path or paths.spec_dir / options.file, made, as_json)
+    else:
+        if path is not None and not own:
+            made = replace(made, path=path, changed=store.export(path, made.text))
+        _report(made, paths, sample, as_json)
+
+
+def _report(made: Draft, paths: Paths, sample: str, as_json: bool) -> None:
+    names = [device["name"] for device in made.document["devices"]]
+    warnings = [*made.warnings, *([] if sample else store.missing(made, paths))]
+    output.warn(warnings)
+    if as_json:
+        output.document(
+            {
+                "path": str(made.path),
+                "changed": made.changed,
+                "devices": names,
+                "warnings": warnings,
+            }
+        )
+    else:
+        verb = "wrote" if made.changed else "up to date:"
+        output.lines([f"{verb} {made.path} ({len(names)} devices)"])

@@ -1,0 +1,224 @@
+"""Commands that look and change nothing: list, show, validate, diff, inject and topology."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cdi import difference, ledger, picture, registry, spec, spectext, store, topology
+from cdi import inject as injection
+from cdi.amount import format_bytes
+from cdi.command import arguments, output
+from cdi.command.arguments import Json, Sample, SpecDir, SpecDirs, StateDir, Sysroot, UsageDir
+from cdi.edits import Spec
+from cdi.errors import PermanentError
+from cdi.names import label
+from cdi.node import Gpu, Node, Partition
+
+Devices = Annotated[
+    list[str], typer.Argument(metavar="DEVICE...", help="A name such as amd.com/gpu=0, or just 0.")
+]
+
+
+def list_devices(
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDirs = None,
+) -> None:
+    """List the CDI devices that containers can ask for, of this and other kinds."""
+    entries = registry.load_all(arguments.spec_dirs(sysroot, sample, spec_dir))
+    names = list(dict.fromkeys(name for entry in entries for name in entry.devices))
+    if as_json:
+        output.document(names)
+    else:
+        output.lines(names)
+
+
+def show(
+    devices: Devices,
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDirs = None,
+) -> None:
+    """Show everything a container gets that asks for these devices."""
+    entries = registry.load_all(arguments.spec_dirs(sysroot, sample, spec_dir))
+    edits = registry.edits_for(entries, [_qualified(name) for name in devices])
+    if as_json:
+        output.document(edits)
+    else:
+        output.write(spectext.yaml_of(edits))
+
+
+def validate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...", help="Specs to check; by default all in the spec directories."
+        ),
+    ] = None,
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDirs = None,
+) -> None:
+    """Say everything that would keep a runtime from loading specs."""
+    from cdi import validation
+
+    paths = files or [
+        path
+        for directory in arguments.spec_dirs(sysroot, sample, spec_dir)
+        for path in registry.paths_in(directory)
+    ]
+    findings: dict[str, list[str]] = {}
+    for path in paths:
+        try:
+            findings[str(path)] = list(validation.findings(registry.parse(path)))
+        except PermanentError as error:
+            findings[str(path)] = [str(error)]
+    if as_json:
+        output.document(findings)
+    else:
+        output.lines(
+            f"{path}: {finding}"
+            for path, found in findings.items()
+            for finding in (found or ["valid"])
+        )
+    if any(findings.values()):
+        raise typer.Exit(1)
+
+
+def diff(
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDir = None,
+    state_dir: StateDir = None,
+    usage_dir: UsageDir = None,
+) -> None:
+    """Say what a refresh would change in the spec of this node; exit 1 if anything."""
+    paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
+    made = store.preview(paths, topology.read_node(paths.sysroot), lambda before: before)
+    output.warn(made.warnings)
+    if show_difference(made.path, made, as_json):
+        raise typer.Exit(1)
+
+
+def show_difference(path: Path, made: store.Draft, as_json: bool) -> bool:
+    """Print what sets the file apart from the draft that would replace it; say if anything."""
+    old: Spec | None = None
+    note = ""
+    if path.exists():
+        try:
+            old = registry.load(path).spec
+        except PermanentError as error:
+            note = str(error)
+    found = difference.compare(old, made.document)
+    if as_json:
+        output.document({"path": str(path), **asdict(found)})
+    elif found:
+        output.lines([f"{path}:" if not note else f"{path}: {note}", *found.lines])
+    else:
+        output.lines([f"{path} is up to date"])
+    return bool(found)
+
+
+def inject(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.json", help="An OCI configuration.")],
+    devices: Devices,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDirs = None,
+) -> None:
+    """Print what a runtime makes of an OCI configuration when it injects devices."""
+    directories = arguments.spec_dirs(sysroot, sample, spec_dir)
+    edits = registry.edits_for(
+        registry.load_all(directories), [_qualified(name) for name in devices]
+    )
+    document = registry.parse(config)
+    if not isinstance(document, dict):
+        raise PermanentError(
+            f"{config} is no OCI configuration: an object was expected",
+            "give a config.json of a container",
+        )
+    root = arguments.root(sysroot, sample)
+    output.document(injection.inject(document, edits, root))
+
+
+def show_topology(
+    as_json: Json = False,
+    svg: Annotated[
+        Path | None, typer.Option(envvar="AMD_CDI_SVG", help="Draw the pictures into this file.")
+    ] = None,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    state_dir: StateDir = None,
+) -> None:
+    """Show the GPUs of this node, and who has which of their compute units."""
+    paths = arguments.paths(sysroot, sample, None, state_dir)
+    node = topology.read_node(paths.sysroot)
+    output.warn(node.warnings)
+    shares = store.offered(node, ledger.load(paths.state_dir))
+    pictures = [
+        picture.draw(gpu, partition, shares) for gpu in node.gpus for partition in gpu.partitions
+    ]
+    if svg is not None:
+        store.export(svg.absolute(), picture.to_svg(pictures).encode())
+    if as_json:
+        output.document(_document(node))
+        return
+    output.table(
+        ("GPU", "PCI", "NAME", "GFX", "CUS", "ATOM", "VRAM", "NUMA", "MODE", "NODES", "UUID"),
+        [_row(gpu, partition) for gpu in node.gpus for partition in gpu.partitions],
+    )
+    colour = sys.stdout.isatty()
+    output.lines(f"\n{picture.to_text(drawn, colour).rstrip()}" for drawn in pictures)
+
+
+def _row(gpu: Gpu, partition: Partition) -> tuple[str, ...]:
+    card = f"card{partition.card_minor} " if partition.card_minor is not None else ""
+    return (
+        label(gpu, partition),
+        gpu.pci,
+        gpu.product,
+        partition.gfx,
+        str(partition.cus),
+        str(partition.atom),
+        format_bytes(partition.vram_bytes),
+        "-" if gpu.numa_node is None else str(gpu.numa_node),
+        "/".join(mode for mode in (gpu.compute_mode, gpu.memory_mode) if mode) or "-",
+        f"{card}renderD{partition.render_minor}",
+        gpu.uuid or "-",
+    )
+
+
+def _document(node: Node) -> dict[str, Any]:
+    return {
+        "gpus": [
+            {
+                **asdict(gpu),
+                "uuid": gpu.uuid,
+                "rocr_id": gpu.rocr_id,
+                "partitions": [
+                    {
+                        **asdict(partition),
+                        "name": label(gpu, partition),
+                        "gfx": partition.gfx,
+                        "atom": partition.atom,
+                    }
+                    for partition in gpu.partitions
+                ],
+            }
+            for gpu in node.gpus
+        ],
+        "warnings": list(node.warnings),
+    }
+
+
+def _qualified(name: str) -> str:
+    return name if "=" in name else f"{spec.KIND}={name}"

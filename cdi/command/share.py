@@ -1,0 +1,185 @@
+"""``amd-cdi share``: shares without Kubernetes, for Docker, Podman and nerdctl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cdi import cumask, ledger, names, planner, spec, store, topology
+from cdi.amount import ALL, Amount, format_bytes, parse_memory, parse_percent
+from cdi.command import arguments, output
+from cdi.command.arguments import DryRun, Json, Sample, SpecDir, StateDir, Sysroot, UsageDir
+from cdi.errors import PermanentError
+from cdi.ledger import Ledger
+from cdi.share import Share
+
+app = typer.Typer(
+    help="Shares without Kubernetes: create, list and remove them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Argument(help="Name of the share; its CDI device is share-NAME.")]
+
+
+@app.command("create")
+def create(
+    name: Name,
+    gpus: Annotated[
+        list[str],
+        typer.Option(
+            "--gpu",
+            envvar="AMD_CDI_GPU",
+            help="Index, UUID or PCI address of a GPU, with :PARTITION if it is partitioned; "
+            "once for each GPU of the share.",
+        ),
+    ],
+    cores: Annotated[
+        Amount | None,
+        typer.Option(
+            parser=arguments.parsed_by(parse_percent),
+            metavar="PERCENT",
+            envvar="AMD_CDI_CORES",
+            help="Percentage of each GPU's CUs.",
+            show_default="100",
+        ),
+    ] = None,
+    cus: Annotated[
+        int | None,
+        typer.Option(min=1, envvar="AMD_CDI_CUS", help="Number of CUs of each GPU instead."),
+    ] = None,
+    memory: Annotated[
+        Amount | None,
+        typer.Option(
+            parser=arguments.parsed_by(parse_memory),
+            metavar="SIZE",
+            envvar="AMD_CDI_MEMORY",
+            help="VRAM of each GPU: 48GiB, 512MiB, bytes or 25%.",
+            show_default="100%",
+        ),
+    ] = None,
+    memory_scaling: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            envvar="AMD_CDI_MEMORY_SCALING",
+            help="Book up to this many times the VRAM; above 1, HIP may spill into system memory.",
+        ),
+    ] = 1.0,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDir = None,
+    state_dir: StateDir = None,
+    usage_dir: UsageDir = None,
+) -> None:
+    """Reserve a part of one or more GPUs and offer it as a CDI device.
+
+    A share is rounded down to whole atoms of CUs. Creating the same share again changes nothing.
+    """
+    if cores is not None and cus is not None:
+        raise typer.BadParameter("give --cores or --cus, not both")
+    device = names.share_device(name)
+    paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
+    node = topology.read_node(paths.sysroot)
+    wanted = Amount(cus, percent=False) if cus is not None else cores or ALL
+    wants = [
+        planner.Want(*planner.find(node, gpu), cus=wanted, memory=memory or ALL) for gpu in gpus
+    ]
+
+    def add(before: Ledger) -> Ledger:
+        present = next((share for share in before.shares if share.name == device), None)
+        if present is None:
+            living = store.offered(node, before)
+            return before.with_share(planner.plan(device, wants, living, memory_scaling))
+        if planner.matches(present, wants, memory_scaling):
+            return before
+        raise PermanentError(
+            f"there is another share {name!r}: {'; '.join(_slices(present))}",
+            f"remove it first with: amd-cdi share remove {name}",
+        )
+
+    change = store.preview if dry_run else store.update
+    made = change(paths, node, add)
+    output.warn([*made.warnings, *([] if sample or dry_run else store.missing(made, paths))])
+    share = next(share for share in made.ledger.shares if share.name == device)
+    if as_json:
+        output.document(_fields(share))
+    else:
+        output.lines(
+            [
+                f"{'would be ' if dry_run else ''}{spec.KIND}={share.name}",
+                *(f"  {line}" for line in _slices(share)),
+            ]
+        )
+
+
+@app.command("list")
+def list_shares(
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    state_dir: StateDir = None,
+) -> None:
+    """List the shares of this node, of whatever origin."""
+    paths = arguments.paths(sysroot, sample, None, state_dir)
+    shares = ledger.load(paths.state_dir).shares
+    if as_json:
+        output.document([_fields(share) for share in shares])
+        return
+    output.table(
+        ("DEVICE", "GPU", "CUS", "MEMORY"),
+        [
+            (
+                f"{spec.KIND}={share.name}",
+                _place(slice_.pci, slice_.partition, slice_.mode),
+                f"{slice_.cus.bit_count()} ({cumask.format_cus(slice_.cus)})",
+                format_bytes(slice_.memory),
+            )
+            for share in shares
+            for slice_ in share.slices
+        ],
+    )
+
+
+@app.command("remove")
+def remove(
+    name: Name,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDir = None,
+    state_dir: StateDir = None,
+    usage_dir: UsageDir = None,
+) -> None:
+    """Give a share back. A container that still runs with it keeps its limits."""
+    device = names.share_device(name)
+    paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
+    node = topology.read_node(paths.sysroot)
+    change = store.preview if dry_run else store.update
+    made = change(paths, node, lambda before: before.without_share(device))
+    output.warn(made.warnings)
+    if as_json:
+        output.document({"removed": device, "dry_run": dry_run})
+    else:
+        output.lines([f"{'would remove' if dry_run else 'removed'} {spec.KIND}={device}"])
+
+
+def _fields(share: Share) -> dict[str, Any]:
+    return {"device": f"{spec.KIND}={share.name}", **ledger.share_fields(share)}
+
+
+def _slices(share: Share) -> list[str]:
+    return [
+        f"GPU {_place(slice_.pci, slice_.partition, slice_.mode)}: {slice_.cus.bit_count()} CUs "
+        f"({cumask.format_cus(slice_.cus)}), {format_bytes(slice_.memory)}"
+        for slice_ in share.slices
+    ]
+
+
+def _place(pci: str, partition: int, mode: str) -> str:
+    return f"{pci}:{partition}" if mode not in {"", "spx"} else pci

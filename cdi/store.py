@@ -1,0 +1,221 @@
+"""Where node, ledger and spec meet: every change of the node's state goes through ``update``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cdi import ledger as ledgers
+from cdi import planner, registry, rules, spec, spectext, usage
+from cdi.edits import Device, Spec
+from cdi.errors import PermanentError
+from cdi.files import lock, make_directory, os_error, staging
+from cdi.ledger import Ledger
+from cdi.node import Node
+from cdi.share import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The places of a node that a command works on."""
+
+    sysroot: Path
+    spec_dir: Path
+    state_dir: Path
+    usage_dir: Path
+
+    @property
+    def values_dir(self) -> Path:
+        """Where the values files of shares lie."""
+        return self.state_dir / "shares"
+
+    @property
+    def host_paths(self) -> spec.HostPaths:
+        """The places that containers mount, as the host calls them: the sysroot is its root."""
+        usage_dir = usage.bounded(self.usage_dir)
+        return spec.HostPaths(
+            self._on_host(self.values_dir), self._on_host(usage_dir) if usage_dir else None
+        )
+
+    def _on_host(self, path: Path) -> Path:
+        return Path("/") / (
+            path.relative_to(self.sysroot) if path.is_relative_to(self.sysroot) else path
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the spec of a node comes to, before anything is written."""
+
+    path: Path
+    """Where it goes, or went."""
+    ledger: Ledger
+    shares: tuple[Share, ...]
+    """All that the node offers, also those that cannot be had right now."""
+    document: Spec
+    text: bytes
+    held: tuple[spec.Held, ...]
+    warnings: tuple[str, ...]
+    changed: bool = False
+    """Whether the file was another one before."""
+
+
+def offered(node: Node, ledger: Ledger) -> tuple[Share, ...]:
+    """Return every share the node offers: those of the ledger, and the static equal ones."""
+    options = ledger.options
+    return (
+        *ledger.shares,
+        *planner.split(node, options.split, options.strategies, ledger.shares),
+    )
+
+
+def draft(node: Node, ledger: Ledger, paths: Paths, own_files: frozenset[str]) -> Draft:
+    """Return the spec of a node beside the other specs in the directory.
+
+    ``own_files`` are names in the spec directory that are ours, so that they conflict with
+    nothing. Raises PermanentError if another file there cannot be read, as its names might
+    collide, or if nothing is left to offer.
+    """
+    shares = offered(node, ledger)
+    rendering = spec.render(node, shares, ledger.options, paths.host_paths)
+    others = [
+        registry.load(path)
+        for path in registry.paths_in(paths.spec_dir)
+        if path.name not in own_files
+    ]
+    devices, collisions = _without_collisions(rendering.devices, others)
+    if collisions and ledger.options.on_conflict == "fail":
+        raise PermanentError(
+            "; ".join(collisions), "remove the other file, or use --on-conflict omit"
+        )
+    if not devices:
+        raise PermanentError(
+            "other specs have all names that this node's devices would get: "
+            + "; ".join(collisions),
+            "remove one of those files",
+        )
+    warnings = [f"left out: {collision}" for collision in collisions]
+    assembled = spec.assemble(devices)
+    for finding in rules.findings(assembled):
+        raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")
+    left_out = _partitions_without_splits(node, ledger)
+    return Draft(
+        paths.spec_dir / ledger.options.file,
+        ledger,
+        shares,
+        assembled,
+        spectext.encode(assembled, ledger.options.format),
+        rendering.held,
+        (*node.warnings, *rendering.warnings, *left_out, *warnings),
+    )
+
+
+def preview(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Draft:
+    """Return what ``update`` would make, without writing anything."""
+    before = ledgers.load(paths.state_dir)
+    after = change(before)
+    return draft(node, after, paths, frozenset({before.options.file, after.options.file}))
+
+
+def update(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Draft:
+    """Change the ledger, and make the files of the node what the new ledger says.
+
+    All under the lock of the state directory, and all or nothing: the values of shares, the
+    ledger and the spec are written in full before the first of them is put in its place, in this
+    order. A crash between leaves a ledger that the next ``generate`` makes the spec of.
+    """
+    for directory in (paths.state_dir, paths.values_dir, paths.spec_dir):
+        make_directory(directory)
+    if paths.state_dir.samefile(paths.spec_dir):
+        raise PermanentError(
+            f"{paths.spec_dir} is both the state and the spec directory, where runtimes would "
+            "read the ledger as a spec",
+            "give another --state-dir",
+        )
+    with lock(paths.state_dir), lock(paths.spec_dir):
+        before = ledgers.load(paths.state_dir)
+        after = change(before)
+        old_spec = paths.spec_dir / before.options.file
+        new_spec = paths.spec_dir / after.options.file
+        made = draft(node, after, paths, frozenset({old_spec.name, new_spec.name}))
+        ledger_path = ledgers.path_in(paths.state_dir)
+        with staging() as staged:
+            for held in made.held:
+                staged.write(paths.values_dir / f"{held.name}.conf", held.values)
+            if after != before and ledger_path.exists():
+                previous = ledger_path.with_name(f"{ledger_path.name}.previous")
+                staged.write(previous, ledgers.encode(before))
+            staged.write(ledger_path, ledgers.encode(after))
+            changed = staged.write(new_spec, made.text)
+            if usage.bounded(paths.usage_dir):
+                usage.lay(paths.usage_dir, {held.name: held.gpus for held in made.held})
+        if old_spec != new_spec:
+            _remove(old_spec)
+        keep = {share.name for share in made.shares}
+        usage.prune(paths.values_dir, keep, ".conf")
+        if usage.bounded(paths.usage_dir):
+            usage.prune(paths.usage_dir, keep)
+    return replace(made, changed=changed)
+
+
+def missing(made: Draft, paths: Paths) -> list[str]:
+    """Say which files that containers of shares need are not on the host."""
+    options = made.ledger.options
+    return [
+        f"{what} is not at {path}, so no container with a share will start; install it, or name "
+        f"another place with {flag}"
+        for what, path, flag in (
+            ("the hook", options.hook_path, "--hook-path"),
+            ("the library", options.library_path, "--library-path"),
+        )
+        if made.held and not (paths.sysroot / path.lstrip("/")).is_file()
+    ]
+
+
+def export(target: Path, data: bytes) -> bool:
+    """Write a file whose place is not the spec directory; say whether it was another one before."""
+    with lock(target.parent), staging() as staged:
+        return staged.write(target, data)
+
+
+def _without_collisions(
+    devices: tuple[Device, ...], others: list[registry.Entry]
+) -> tuple[list[Device], list[str]]:
+    """Return the devices whose names no other spec has, and a line for each of the others."""
+    owners = {name: entry.path for entry in others for name in entry.devices}
+    kept = []
+    collisions: dict[Path, list[str]] = {}
+    for device in devices:
+        owner = owners.get(f"{spec.KIND}={device['name']}")
+        if owner is None:
+            kept.append(device)
+        else:
+            collisions.setdefault(owner, []).append(device["name"])
+    return kept, [
+        f"{path} already has the {spec.KIND} devices {', '.join(names)}, and runtimes use neither "
+        "of two that have the same name"
+        for path, names in collisions.items()
+    ]
+
+
+def _partitions_without_splits(node: Node, ledger: Ledger) -> list[str]:
+    """Say where no equal shares are offered because another share lives there."""
+    if not ledger.options.split:
+        return []
+    living: dict[str, list[str]] = {}
+    for share in ledger.shares:
+        for slice_ in share.slices:
+            living.setdefault(slice_.pci, []).append(share.name)
+    return [
+        f"no equal shares of GPU {gpu.index} where these live: {', '.join(living[gpu.pci])}"
+        for gpu in node.gpus
+        if gpu.pci in living
+    ]
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise os_error("remove the earlier spec", path, error) from error
