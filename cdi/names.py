@@ -6,19 +6,18 @@ from collections.abc import Sequence
 
 from cdi.errors import PermanentError
 from cdi.node import Gpu, Partition
-from cdi.options import Strategy
 
 MAX_SHARE_NAME = 63
 """Characters of a share's name, as of a DNS label."""
 
 
-def gpu_names(gpu: Gpu, strategies: Sequence[Strategy]) -> list[str]:
+def gpu_names(gpu: Gpu, strategies: Sequence[str]) -> list[str]:
     """Return what a GPU is called by each strategy that has a name for it."""
-    by_strategy: dict[Strategy, str] = {"index": str(gpu.index), "uuid": gpu.uuid, "pci": gpu.pci}
+    by_strategy = {"index": str(gpu.index), "uuid": gpu.uuid, "pci": gpu.pci}
     return [by_strategy[strategy] for strategy in strategies if by_strategy[strategy]]
 
 
-def partition_names(gpu: Gpu, partition: Partition, strategies: Sequence[Strategy]) -> list[str]:
+def partition_names(gpu: Gpu, partition: Partition, strategies: Sequence[str]) -> list[str]:
     """Return what a partition is called by each strategy; a whole GPU is called as the GPU."""
     suffix = f":{partition.index}" if gpu.partitioned else ""
     return [f"{name}{suffix}" for name in gpu_names(gpu, strategies)]

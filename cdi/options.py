@@ -12,20 +12,19 @@ HOOK_PATH = "/usr/local/lib/amd-cdi/amd-oci-hook"
 LIBRARY_PATH = "/usr/local/lib/amd-cdi/libamvgpu.so"
 
 Format = Literal["yaml", "json"]
-Strategy = Literal["index", "uuid", "pci"]
 Conflict = Literal["omit", "fail"]
 Stage = Literal["prestart", "createRuntime"]
 Policy = Literal["any", "dmem", "library", "none"]
 
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+STRATEGIES = ("index", "uuid", "pci")
+"""What a GPU can be named by."""
 
 
-def strategy(text: str) -> Strategy:
+def strategy(text: str) -> str:
     """Return the device name strategy of this name; raises PermanentError if there is none."""
-    for known in STRATEGIES:
-        if text == known:
-            return known
-    raise PermanentError(f"{text!r} is not one of {', '.join(STRATEGIES)}")
+    if text not in STRATEGIES:
+        raise PermanentError(f"{text!r} is not one of {', '.join(STRATEGIES)}")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Options:
     file: str = SPEC_FILE
     """Name of the spec in the spec directory."""
     format: Format = "yaml"
-    strategies: tuple[Strategy, ...] = ("index", "uuid")
+    strategies: tuple[str, ...] = ("index", "uuid")
     """What whole GPUs are named by, in this order."""
     split: int = 0
     """Number of equal shares offered of every GPU; 0 for none."""

@@ -25,7 +25,7 @@ from cdi.amount import ALL, MIB, Amount, format_bytes
 from cdi.errors import PermanentError
 from cdi.names import gpu_names, label, partition_names
 from cdi.node import Gpu, Node, Partition
-from cdi.options import STRATEGIES, Strategy
+from cdi.options import STRATEGIES
 from cdi.share import Share, Slice
 
 
@@ -110,7 +110,7 @@ def _extents(share: Share) -> list[tuple[str, int, int, int]]:
 
 
 def split(
-    node: Node, parts: int, strategies: Sequence[Strategy], living: Iterable[Share]
+    node: Node, parts: int, strategies: Sequence[str], living: Iterable[Share]
 ) -> tuple[Share, ...]:
     """Return ``parts`` equal shares of every partition that no living share has a part of.
 
