@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import traceback
 from typing import Annotated, NoReturn
 
 import typer
@@ -81,6 +80,8 @@ def run() -> NoReturn:
 
 def _fail(message: str) -> NoReturn:
     if os.environ.get(DEBUG):
+        import traceback
+
         traceback.print_exc()
     sys.stderr.write(f"amd-cdi: error: {message}\n")
     _abandon_output()

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cdi import difference, ledger, picture, registry, spec, spectext, store, topology
-from cdi import inject as injection
+from cdi import difference, ledger, registry, spec, spectext, store, topology
 from cdi.amount import format_bytes
 from cdi.command import arguments, output
 from cdi.command.arguments import Json, Sample, SpecDir, SpecDirs, StateDir, Sysroot, UsageDir
@@ -137,6 +136,8 @@ def inject(
 ) -> None:
     """Print what a runtime makes of an OCI configuration when it injects devices."""
     directories = arguments.spec_dirs(sysroot, sample, spec_dir)
+    from cdi import inject as injection
+
     edits = registry.edits_for(
         registry.load_all(directories), [_qualified(name) for name in devices]
     )
@@ -160,6 +161,8 @@ def show_topology(
     state_dir: StateDir = None,
 ) -> None:
     """Show the GPUs of this node, and who has which of their compute units."""
+    from cdi import picture
+
     paths = arguments.paths(sysroot, sample, None, state_dir)
     node = topology.read_node(paths.sysroot)
     output.warn(node.warnings)
