@@ -33,7 +33,7 @@ def inject(config: Mapping[str, Any], edits: ContainerEdits, sysroot: Path) -> d
         if edits.get("mounts"):
             result["mounts"] = _with_mounts(result.get("mounts", []), edits)
         for hook in edits.get("hooks", []):
-            hooks = dict(result.get("hooks", {}))
+            hooks = {**result.get("hooks", {})}
             entry = {key: value for key, value in hook.items() if key != "hookName"}
             hooks[hook["hookName"]] = [*hooks.get(hook["hookName"], []), entry]
             result["hooks"] = hooks

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cdi import cumask
+from cdi import cumask, names
 from cdi.errors import PermanentError
 from cdi.files import os_error, read_bounded
 from cdi.options import Options
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 VERSION = 1
 """Of the document; a later one is not read, as it may hold shares this version cannot see."""
+
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, PermanentError)
+"""What reading a document raises that is not a ledger."""
 
 MAX_BYTES = 64 << 20
 """Far above what 5,000 shares take (about 1 MiB)."""
@@ -71,7 +74,7 @@ def load(state_dir: Path) -> Ledger:
         raise os_error("read the ledger", path, error) from error
     try:
         return decode(data)
-    except (ValueError, KeyError, TypeError, RecursionError, PermanentError) as error:
+    except MALFORMED as error:
         raise PermanentError(
             f"the ledger {path} is damaged: {error}",
             f"restore it with: cp {path}.previous {path} — or, if no container with a share runs, "
@@ -91,14 +94,13 @@ def encode(ledger: Ledger) -> bytes:
 def decode(data: bytes) -> Ledger:
     """Return the ledger of a document.
 
-    Raises ValueError, KeyError, TypeError or PermanentError if it is not one.
+    Raises one of MALFORMED if it is not one.
     """
     document = json.loads(data)
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise ValueError(f"a document of version {VERSION} was expected")
-    shares = tuple(_share(entry) for entry in document["shares"])
-    names = {share.name for share in shares}
-    if len(names) < len(shares):
+    shares = tuple(_share(entry) for entry in _typed(document["shares"], list))
+    if len({share.name for share in shares}) < len(shares):
         raise ValueError("two shares have the same name")
     return Ledger(
         tuple(sorted(shares, key=lambda share: share.name)), _options(document["options"])
@@ -127,20 +129,23 @@ def share_fields(share: Share) -> dict[str, Any]:
 
 
 def _share(entry: Mapping[str, Any]) -> Share:
-    return Share(
-        _typed(entry["name"], str),
-        tuple(
-            Slice(
-                pci=_typed(part["gpu"], str),
-                partition=_typed(part["partition"], int),
-                mode=_typed(part["mode"], str),
-                unique_id=int(part["unique_id"], 16),
-                cus=cumask.parse_cus(part["cus"]),
-                memory=_typed(part["memory"], int),
-            )
-            for part in entry["slices"]
-        ),
-        oversubscribed=_typed(entry.get("oversubscribed", False), bool),
+    name = _typed(entry["name"], str)
+    if not names.is_device(name):
+        raise ValueError(f"{name[:80]!r} is no name of a CDI device")
+    slices = tuple(_slice(part) for part in entry["slices"])
+    if not slices:
+        raise ValueError(f"share {name!r} has no slices")
+    return Share(name, slices, oversubscribed=_typed(entry.get("oversubscribed", False), bool))
+
+
+def _slice(entry: Mapping[str, Any]) -> Slice:
+    return Slice(
+        pci=_typed(entry["gpu"], str),
+        partition=_natural(entry["partition"]),
+        mode=_typed(entry["mode"], str),
+        unique_id=_natural(int(entry["unique_id"], 16), 1 << 64),
+        cus=cumask.parse_cus(entry["cus"]),
+        memory=_natural(entry["memory"]),
     )
 
 
@@ -159,3 +164,10 @@ def _typed(value: object, kind: type[T]) -> T:
     if type(value) is not kind:
         raise ValueError(f"{kind.__name__} was expected, found {str(value)[:80]!r}")
     return value
+
+
+def _natural(value: object, limit: int = 1 << 63) -> int:
+    number = _typed(value, int)
+    if not 0 <= number < limit:
+        raise ValueError(f"a number from 0 to below {limit} was expected, found {number}")
+    return number

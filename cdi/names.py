@@ -10,6 +10,9 @@ from cdi.node import Gpu, Partition
 MAX_SHARE_NAME = 63
 """Characters of a share's name, as of a DNS label."""
 
+MAX_DEVICE_NAME = 200
+"""Characters of a share's device; files are named by it, and Linux takes 255 bytes."""
+
 
 def gpu_names(gpu: Gpu, strategies: Sequence[str]) -> list[str]:
     """Return what a GPU is called by each strategy that has a name for it."""
@@ -33,11 +36,21 @@ def share_device(name: str) -> str:
 
     Raises PermanentError for a name that no CDI device may have.
     """
-    inner = all(char.isascii() and (char.isalnum() or char in "-_.") for char in name)
-    if not (inner and 0 < len(name) <= MAX_SHARE_NAME and name[0].isalnum() and name[-1].isalnum()):
+    if not is_device(name) or len(name) > MAX_SHARE_NAME or ":" in name:
         raise PermanentError(
             f"a share's name has 1 to {MAX_SHARE_NAME} letters, digits, '-', '_' and '.', with a "
             f"letter or digit at both ends; found {name[:80]!r}",
             "choose another name",
         )
     return f"share-{name}"
+
+
+def is_device(name: str) -> bool:
+    """Whether a CDI device may have this name, and a file may be named by it."""
+    return (
+        0 < len(name) <= MAX_DEVICE_NAME
+        and name.isascii()
+        and name[0].isalnum()
+        and name[-1].isalnum()
+        and all(char.isalnum() or char in "-_.:" for char in name)
+    )

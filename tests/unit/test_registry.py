@@ -1,0 +1,133 @@
+"""Reading a directory of specs as runtimes do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdi import registry
+from cdi.errors import PermanentError
+
+
+def spec_file(path: Path, *names: str, env: str = "", kind: str = "amd.com/gpu") -> Path:
+    document: dict[str, Any] = {
+        "cdiVersion": "0.5.0",
+        "kind": kind,
+        "containerEdits": {"deviceNodes": [{"path": "/dev/kfd"}]},
+        "devices": [
+            {"name": name, "containerEdits": {"env": [f"WHO={env or name}", f"{name}=1"]}}
+            for name in names
+        ],
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_only_yaml_and_json_are_read_and_not_below(tmp_path: Path) -> None:
+    for name in ("b.yaml", "a.json", "c.yml", ".d.new", "e.yaml.bak"):
+        (tmp_path / name).touch()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/f.yaml").touch()
+    assert [path.name for path in registry.paths_in(tmp_path)] == ["a.json", "b.yaml"]
+
+
+def test_a_missing_directory_has_no_specs(tmp_path: Path) -> None:
+    assert registry.paths_in(tmp_path / "none") == []
+
+
+def test_the_later_directory_wins(tmp_path: Path) -> None:
+    spec_file(tmp_path / "etc/a.json", "x", env="etc")
+    spec_file(tmp_path / "run/a.json", "x", env="run")
+    entries = registry.load_all([tmp_path / "etc", tmp_path / "run"])
+    assert registry.edits_for(entries, ["amd.com/gpu=x"])["env"][0] == "WHO=run"
+
+
+def test_two_files_of_a_directory_with_one_name_are_both_dropped(tmp_path: Path) -> None:
+    first = spec_file(tmp_path / "a.json", "x")
+    second = spec_file(tmp_path / "b.json", "x", "y")
+    entries = registry.load_all([tmp_path])
+    with pytest.raises(PermanentError, match=f"{first} and {second}"):
+        registry.find(entries, "amd.com/gpu=x")
+    assert registry.find(entries, "amd.com/gpu=y")[0].path == second
+
+
+def test_what_the_spec_gives_to_all_comes_once_and_first(tmp_path: Path) -> None:
+    spec_file(tmp_path / "a.json", "x", "y")
+    entries = registry.load_all([tmp_path])
+    edits = registry.edits_for(entries, ["amd.com/gpu=x", "amd.com/gpu=y"])
+    assert edits["deviceNodes"] == [{"path": "/dev/kfd"}]
+    # Of the variables of the same name, the last one wins.
+    assert edits["env"] == ["WHO=y", "x=1", "y=1"]
+
+
+def test_an_unknown_device_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match=r"'amd\.com/gpu=z'"):
+        registry.find([], "amd.com/gpu=z")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x00\x01\x02",
+        b"kind: [",
+        b"a: 1\na: 2\n",
+        b'{"a": 1, "a": 2}',
+        b"- " * 100000,
+        b"[" * 100000,
+        b'{"a":' * 100000,
+        b"a: !!python/object/apply:os.system [true]",
+        b"a: 2001-99-99",
+        b"\xff\xfe",
+        b"a: &a [*a]\n<<: *b",
+    ],
+)
+def test_what_cannot_be_read_is_an_error_that_names_the_file(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(content)
+    with pytest.raises(PermanentError, match=str(path)):
+        registry.load(path)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        *["", "1", "[]", "{}", '{"kind": 1, "devices": []}', '{"kind": "a", "devices": [1]}'],
+        *['{"kind": "a", "devices": [{"name": 1, "containerEdits": {}}]}', '{"kind": "a/b"}'],
+        '{"kind": "a/b", "devices": [{"name": "x"}]}',
+    ],
+)
+def test_what_has_not_the_shape_of_a_spec(tmp_path: Path, document: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(document)
+    with pytest.raises(PermanentError, match="no CDI spec"):
+        registry.load(path)
+
+
+def test_aliases_that_multiply_stay_small(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x]"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    path = tmp_path / "a.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(PermanentError, match="no CDI spec"):
+        registry.load(path)
+
+
+def test_a_fifo_does_not_make_us_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.yaml")
+    with pytest.raises(PermanentError, match="regular file"):
+        registry.load(tmp_path / "a.yaml")
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    with path.open("wb") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(PermanentError, match="larger than 32 MiB"):
+        registry.load(path)
