@@ -82,6 +82,6 @@ def parse_ids(text: str) -> dict[tuple[str, str], str]:
     for line in text.split("\n"):
         device, _, rest = line.partition(",")
         revision, comma, name = rest.partition(",")
-        if comma and (known := normalise(name)):
+        if comma and not line.startswith("#") and (known := normalise(name)):
             names[device.strip().lower(), revision.strip().lower()] = known
     return names
