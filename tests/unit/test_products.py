@@ -80,7 +80,7 @@ def test_our_table_agrees_with_debians_list(tmp_path: Path) -> None:
         if not name.startswith("AMD GPU "):
             assert name == listed
             compared += 1
-    assert compared > 50
+    assert compared > 40
 
 
 @pytest.mark.parametrize(
