@@ -40,15 +40,19 @@ def by_pci(root: Path) -> dict[str, Gpu]:
 # Captured machines
 
 
-def test_cpx_capture_has_63_partitions_under_their_own_names(tmp_path: Path) -> None:
-    root = lay(
+@pytest.fixture(scope="module")
+def cpx(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lay(
         CPX,
-        tmp_path,
+        tmp_path_factory.mktemp("cpx"),
         current_compute_partition="CPX",
         current_memory_partition="NPS1",
         mem_info_vram_total=str(MI300X_BYTES),
     )
-    node = topology.read_node(root)
+
+
+def test_cpx_capture_has_63_partitions_under_their_own_names(cpx: Path) -> None:
+    node = topology.read_node(cpx)
     assert node.warnings == ()
     assert [gpu.pci for gpu in node.gpus] == [
         "0000:05:00.0",
@@ -73,8 +77,8 @@ def test_cpx_capture_has_63_partitions_under_their_own_names(tmp_path: Path) -> 
     assert {part.vram_bytes for part in parts} == {CPX_BYTES}
 
 
-def test_cpx_capture_identities(tmp_path: Path) -> None:
-    gpu = topology.read_node(lay(CPX, tmp_path, current_compute_partition="CPX")).gpus[0]
+def test_cpx_capture_identities(cpx: Path) -> None:
+    gpu = topology.read_node(cpx).gpus[0]
     # 16404946649897475633 in decimal, the unique_id that KFD tells for node 2.
     assert gpu.unique_id == 0xE3AA140F9A5F9E31
     assert gpu.uuid == "e3ff74a1-0000-1000-80aa-140f9a5f9e31"
@@ -83,8 +87,8 @@ def test_cpx_capture_identities(tmp_path: Path) -> None:
     assert gpu.compute_mode == "cpx"
 
 
-def test_cpx_capture_is_one_hive(tmp_path: Path) -> None:
-    node = topology.read_node(lay(CPX, tmp_path, current_compute_partition="CPX"))
+def test_cpx_capture_is_one_hive(cpx: Path) -> None:
+    node = topology.read_node(cpx)
     everyone = {gpu.pci for gpu in node.gpus}
     for gpu in node.gpus:
         assert set(gpu.xgmi_peers) == everyone - {gpu.pci}
@@ -92,11 +96,16 @@ def test_cpx_capture_is_one_hive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [0, 3, 6])
-def test_missing_partition_does_not_shift_the_others(tmp_path: Path, missing: int) -> None:
-    root = lay(CPX, tmp_path, current_compute_partition="CPX")
+def test_missing_partition_does_not_shift_the_others(
+    cpx: Path, tmp_path: Path, missing: int
+) -> None:
     # Nodes 10 to 17 are the partitions of the second GPU, at location 9984 to 9991.
-    shutil.rmtree(root / f"sys/class/kfd/kfd/topology/nodes/{10 + missing}")
-    parts = topology.read_node(root).gpus[1].partitions
+    lost = cpx / f"sys/class/kfd/kfd/topology/nodes/{10 + missing}"
+    lost.rename(tmp_path / "lost")
+    try:
+        parts = topology.read_node(cpx).gpus[1].partitions
+    finally:
+        (tmp_path / "lost").rename(lost)
     assert [part.index for part in parts] == [index for index in range(8) if index != missing]
     assert all(part.render_minor == 136 + part.index for part in parts)
     assert all(part.kfd_node == 10 + part.index for part in parts)
