@@ -31,10 +31,10 @@ MAX_MINOR = 1 << 20
 MAX_VRAM = 1 << 50
 """A pebibyte, far above any GPU: the bound that keeps garbage out of the planner's arithmetic."""
 
-VRAM_HEAPS = ("1", "2")
+VRAM_HEAPS = (1, 2)
 """KFD heap types of VRAM: visible to the CPU, and not."""
 
-XGMI = "11"
+XGMI = 11
 """KFD type of an XGMI link."""
 
 MULTI_XCC_VERSION = 90400
@@ -253,17 +253,17 @@ def _minors(folder: str) -> tuple[int | None, int | None]:
 def _agents(nodes: str, warnings: list[str]) -> Iterator[_Agent]:
     """Yield the GPU nodes of the KFD topology, in ROCr's order."""
     try:
-        names = _list(nodes)
+        numbers = _numbers(nodes)
     except _FileError as error:
         raise PermanentError(
             str(error), "run as root, on the host or with the host's /sys mounted"
         ) from None
-    if names is None:
+    if numbers is None:
         raise PermanentError(
             f"expected the KFD topology, found no folder {nodes}",
             "use a kernel with CONFIG_HSA_AMD and a GPU that it supports for compute",
         )
-    for number in sorted(int(name) for name in names if _is_decimal(name) and len(name) <= 9):
+    for number in numbers:
         try:
             agent = _agent(number, f"{nodes}/{number}")
         except _FileError as error:
@@ -323,13 +323,13 @@ def _render(values: _Properties) -> int | None:
 
 def _vram(agent: _Agent) -> int | None:
     """Return the bytes of VRAM in a KFD node's memory banks; None if it lists no bank."""
-    banks = _list(f"{agent.path}/mem_banks")
+    banks = _numbers(f"{agent.path}/mem_banks")
     if not banks:
         return None
     total = 0
-    for name in banks:
-        values = _Properties(f"{agent.path}/mem_banks/{name}/properties")
-        if values.text("heap_type") in VRAM_HEAPS:
+    for number in banks:
+        values = _Properties(f"{agent.path}/mem_banks/{number}/properties")
+        if values.number("heap_type", 1 << 32) in VRAM_HEAPS:
             total += values.number("size_in_bytes", MAX_VRAM)
     return total
 
@@ -345,9 +345,9 @@ def _peers(gpu: Gpu, nodes: str, owners: dict[int, str], warnings: list[str]) ->
     folder = f"{nodes}/{gpu.partitions[0].kfd_node}/io_links"
     peers = set()
     try:
-        for name in _list(folder) or ():
-            values = _Properties(f"{folder}/{name}/properties")
-            if values.text("type") == XGMI:
+        for number in _numbers(folder) or ():
+            values = _Properties(f"{folder}/{number}/properties")
+            if values.number("type", 1 << 32) == XGMI:
                 peers.add(owners.get(values.number("node_to", 1 << 32)))
     except _FileError as error:
         warnings.append(f"the XGMI links of GPU {gpu.pci} are not known: {error}")
@@ -429,7 +429,7 @@ def _xcps(platform: str, warnings: list[str]) -> dict[int, int | None]:
     except _FileError as error:
         warnings.append(f"partitions may be missing: {error}")
         return found
-    for name in names:
+    for name in sorted(names):
         # Both spellings: amdgpu_xcp_7 and amdgpu_xcp.7.
         if name.startswith(("amdgpu_xcp_", "amdgpu_xcp.")) and _is_decimal(name[11:]):
             try:
@@ -608,21 +608,25 @@ class _Properties:
                 " GPU (device cgroup)"
             )
         self.path = path
-        self._values = dict(line.partition(" ")[::2] for line in text.split("\n"))
+        self._lines = f"\n{text}\n"
 
     def __contains__(self, name: str) -> bool:
-        return name in self._values
+        return f"\n{name} " in self._lines
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a value as it stands; without a default it must be there."""
-        value = self._values.get(name, default)
-        if value is None:
+        key = f"\n{name} "
+        start = self._lines.find(key)
+        if start >= 0:
+            start += len(key)
+            return self._lines[start : self._lines.index("\n", start)]
+        if default is None:
             raise _FileError(f"expected {name} in {self.path}, found no such line")
-        return value
+        return default
 
     def number(self, name: str, limit: int, default: int | None = None) -> int:
         """Return a decimal value below a limit; without a default it must be there."""
-        if default is not None and name not in self._values:
+        if default is not None and name not in self:
             return default
         return _number(self.text(name).strip(), 10, limit, f"{name} in {self.path}")
 
@@ -666,14 +670,22 @@ def _quiet(path: str) -> str | None:
 
 
 def _list(folder: str) -> list[str] | None:
-    """Return the names in a folder, sorted; None if there is no such folder."""
+    """Return the names in a folder; None if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries)
+            return [entry.name for entry in entries]
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _FileError(f"expected to list {folder}, found: {error.strerror}") from None
+
+
+def _numbers(folder: str) -> list[int] | None:
+    """Return the numbered entries of a folder, ascending; None if there is no such folder."""
+    names = _list(folder)
+    if names is None:
+        return None
+    return sorted(int(name) for name in names if _is_decimal(name) and len(name) <= 9)
 
 
 def _number_file(path: str, base: int, limit: int) -> int | None:
