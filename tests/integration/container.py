@@ -1,0 +1,40 @@
+"""What a test asks of a container runtime, the same for all of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.integration import probe
+from tests.integration.sandbox import Cgroups, Outcome, Sandbox
+
+
+@dataclass(frozen=True)
+class Image:
+    name: str
+    archive: Path
+    """An OCI archive that carries this name."""
+
+
+@dataclass(frozen=True)
+class Container:
+    image: Image
+    cdi: Sequence[str] = ()
+    """Qualified names of CDI devices."""
+    command: Sequence[str] = ("/bin/sh", probe.PATH)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    binds: Sequence[str] = ()
+    """Host folders or files that appear at the same path in the container."""
+    privileged: bool = False
+
+
+Start = Callable[[Container], Outcome]
+"""Starts a container, waits for its end, removes it; answers what the user of the runtime saw."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    name: str
+    cgroups: Cgroups
+    opened: Callable[[Sandbox, Sequence[Image]], AbstractContextManager[Start]]
+    """Makes the runtime ready in a sandbox, with these images loaded."""

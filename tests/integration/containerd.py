@@ -1,0 +1,172 @@
+"""containerd as a kubelet uses it: a daemon in the sandbox, containers through CRI."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tests import debian
+from tests.integration import need
+from tests.integration.container import Container, Image, Start
+from tests.integration.sandbox import Outcome, Sandbox
+
+_STATE = "/run/containerd"
+_API = "usr/share/gocode/src/k8s.io/cri-api/pkg/apis/runtime/v1"
+
+# containerd 2 reads this older form too. `enable_cdi` is off by default in 1.7; the score of the
+# out-of-memory killer cannot be lowered without CAP_SYS_RESOURCE.
+_CONFIGURATION = """
+version = 2
+root = {root}
+state = {state}
+[grpc]
+address = {socket}
+[plugins."io.containerd.grpc.v1.cri"]
+enable_cdi = true
+cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+restrict_oom_score_adj = true
+sandbox_image = {image}
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+BinaryName = {runtime}
+"""
+
+
+def containerd(
+    suite: str, oci_runtime: Callable[[Sandbox], Path]
+) -> Callable[[Sandbox, Sequence[Image]], AbstractContextManager[Start]]:
+    """containerd of a Debian suite; `oci_runtime` answers the program that it shall use.
+
+    All containers are of one pod on the host's network.
+    """
+
+    @contextmanager
+    def opened(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
+        programs = need.fetched(lambda: debian.unpacked(suite, "containerd")) / "usr/bin"
+        # The interface is the same for both containerds; only sid packages it.
+        interface = need.fetched(lambda: debian.unpacked("sid", "golang-k8s-cri-api-dev")) / _API
+        socket = f"{_STATE}/containerd.sock"
+        configuration = sandbox.folder / "containerd.toml"
+        configuration.write_text(
+            _CONFIGURATION.format(
+                root=json.dumps(f"{sandbox.folder}/containerd"),
+                state=json.dumps(_STATE),
+                socket=json.dumps(socket),
+                image=json.dumps(images[0].name),
+                runtime=json.dumps(str(oci_runtime(sandbox))),
+            )
+        )
+        command = ["env", f"PATH={programs}:/usr/sbin:/usr/bin:/sbin:/bin"]
+        with (sandbox.folder / "containerd.log").open("w") as log:
+            daemon = subprocess.Popen(
+                sandbox.enter([*command, "containerd", f"--config={configuration}"]),
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            address = f"unix://{sandbox.path(socket)}"
+            with grpc.insecure_channel(address) as channel:
+                grpc.channel_ready_future(channel).result(timeout=30)
+                for image in images:
+                    ctr = [*command, "ctr", f"--address={socket}", "--namespace=k8s.io"]
+                    sandbox.must([*ctr, "images", "import", image.archive])
+                yield _Pod(sandbox, channel, interface).start
+        finally:
+            daemon.terminate()
+            daemon.wait(timeout=30)
+
+    return opened
+
+
+class _Pod:
+    """A pod, and containers in it one after the other."""
+
+    def __init__(self, sandbox: Sandbox, channel: grpc.Channel, interface: Path) -> None:
+        self._messages, services = _compiled(interface / "api.proto")
+        self._service = services.RuntimeServiceStub(channel)
+        self._logs = sandbox.folder / "pod"
+        self._count = 0
+        self._config = self._messages.PodSandboxConfig(
+            metadata={"name": "pod", "uid": "pod", "namespace": "default"},
+            log_directory=str(self._logs),
+            linux={
+                "cgroup_parent": f"/{sandbox.cgroup}",
+                "security_context": {
+                    "namespace_options": {"network": self._messages.NODE},
+                    "privileged": True,
+                },
+            },
+        )
+        request = self._messages.RunPodSandboxRequest(config=self._config)
+        self._pod = self._service.RunPodSandbox(request).pod_sandbox_id
+
+    def start(self, container: Container) -> Outcome:
+        self._count += 1
+        log = f"{self._count}.log"
+        try:
+            identity = self._service.CreateContainer(
+                self._messages.CreateContainerRequest(
+                    pod_sandbox_id=self._pod,
+                    sandbox_config=self._config,
+                    config=_config(self._messages, container, self._count, log),
+                )
+            ).container_id
+            request = self._messages.StartContainerRequest(container_id=identity)
+            self._service.StartContainer(request)
+        except grpc.RpcError as refusal:
+            code, _ = refusal.code().value
+            return Outcome(code, "", f"{refusal.code().name}: {refusal.details()}")
+        status = self._end(identity)
+        return Outcome(status, *_streams(self._logs / log))
+
+    def _end(self, identity: str) -> int:
+        """Wait for the container's end, remove it, answer its exit status."""
+        request = self._messages.ContainerStatusRequest(container_id=identity)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            status = self._service.ContainerStatus(request).status
+            if status.state == self._messages.CONTAINER_EXITED:
+                removal = self._messages.RemoveContainerRequest(container_id=identity)
+                self._service.RemoveContainer(removal)
+                return int(status.exit_code)
+            time.sleep(0.02)
+        raise TimeoutError(f"container {identity} did not end")
+
+
+def _config(messages: Any, container: Container, number: int, log: str) -> Any:
+    return messages.ContainerConfig(
+        metadata={"name": f"c{number}"},
+        image={"image": container.image.name},
+        command=container.command,
+        envs=[{"key": key, "value": value} for key, value in container.environment.items()],
+        mounts=[{"host_path": path, "container_path": path} for path in container.binds],
+        CDI_devices=[{"name": name} for name in container.cdi],
+        log_path=log,
+        linux={"security_context": {"privileged": container.privileged}},
+    )
+
+
+def _compiled(proto: Path) -> tuple[Any, Any]:
+    """The messages and the services of a protocol file; grpc looks for it in `sys.path`."""
+    sys.path.append(str(proto.parent))
+    try:
+        messages, services = grpc.protos_and_services(proto.name)
+    finally:
+        sys.path.remove(str(proto.parent))
+    return messages, services
+
+
+def _streams(log: Path) -> tuple[str, str]:
+    """Standard output and error out of a CRI log: `time stream F|P text` lines."""
+    streams = {"stdout": "", "stderr": ""}
+    for line in log.read_text().splitlines():
+        _, stream, tag, text = line.split(" ", 3)
+        streams[stream] += text if tag == "P" else f"{text}\n"
+    return streams["stdout"], streams["stderr"]

@@ -1,0 +1,41 @@
+"""What a test needs of the machine: where it is missing the test is skipped, in CI it fails."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import pytest
+
+from tests.debian import FetchError
+
+Made = TypeVar("Made")
+
+
+def lacking(reason: str) -> NoReturn:
+    """End the test: this machine cannot run it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run this test, but {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def root() -> None:
+    if os.geteuid() != 0:
+        lacking("only root can start containers here: run the tests as root")
+
+
+def program(name: str) -> Path:
+    """Where this program is installed."""
+    found = shutil.which(name)
+    if found is None:
+        lacking(f"{name} is not installed: apt-get install what tests/debian-packages.txt lists")
+    return Path(found)
+
+
+def fetched(fetch: Callable[[], Made]) -> Made:
+    """What `fetch` gets from a Debian mirror or from the cache."""
+    try:
+        return fetch()
+    except FetchError as error:
+        lacking(str(error))

@@ -1,0 +1,63 @@
+"""Podman with an OCI runtime of choice, its images and state in the sandbox's folder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from tests.integration import need
+from tests.integration.container import Container, Image, Start
+from tests.integration.sandbox import Outcome, Sandbox
+
+# Limits that a machine without CAP_SYS_RESOURCE can set, and no journal.
+_CONFIGURATION = """
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=20000:20000"]
+pids_limit = 0
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+"""
+
+
+def podman(
+    oci_runtime: Callable[[Sandbox], Path],
+) -> Callable[[Sandbox, Sequence[Image]], AbstractContextManager[Start]]:
+    """The installed podman; `oci_runtime` answers the program that it shall use."""
+
+    @contextmanager
+    def opened(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
+        need.program("conmon")
+        configuration = sandbox.folder / "containers.conf"
+        configuration.write_text(_CONFIGURATION)
+        command = [
+            str(need.program("podman")),
+            f"--root={sandbox.folder}/storage",
+            f"--runroot={sandbox.folder}/state",
+            f"--runtime={oci_runtime(sandbox)}",
+        ]
+        environment = {"CONTAINERS_CONF": str(configuration)}
+        for image in images:
+            sandbox.must([*command, "load", f"--input={image.archive}"], environment=environment)
+
+        def start(container: Container) -> Outcome:
+            arguments = _arguments(sandbox, container)
+            return sandbox.run([*command, "run", *arguments], environment=environment)
+
+        yield start
+
+    return opened
+
+
+def _arguments(sandbox: Sandbox, container: Container) -> list[str]:
+    return [
+        "--rm",
+        "--network=none",
+        f"--cgroup-parent=/{sandbox.cgroup}",
+        "--cap-add=MKNOD",
+        *(["--privileged"] if container.privileged else []),
+        *(f"--device={name}" for name in container.cdi),
+        *(f"--env={name}={value}" for name, value in container.environment.items()),
+        *(f"--volume={path}:{path}" for path in container.binds),
+        container.image.name,
+        *container.command,
+    ]
