@@ -3,17 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tests.integration import probe
+from tests.integration.image import Image
 from tests.integration.sandbox import Cgroups, Outcome, Sandbox
-
-
-@dataclass(frozen=True)
-class Image:
-    name: str
-    archive: Path
-    """An OCI archive that carries this name."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +16,10 @@ class Container:
     """Qualified names of CDI devices."""
     command: Sequence[str] = ("/bin/sh", probe.PATH)
     environment: Mapping[str, str] = field(default_factory=dict)
+    devices: Sequence[str] = ()
+    """Device nodes of the host, given beside those of the CDI devices."""
     binds: Sequence[str] = ()
-    """Host folders or files that appear at the same path in the container."""
+    """Folders or files of the host that appear at the same path in the container."""
     privileged: bool = False
 
 

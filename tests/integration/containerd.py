@@ -13,7 +13,9 @@ import grpc
 
 from tests import debian
 from tests.integration import need
-from tests.integration.container import Container, Image, Start
+from tests.integration.container import Container, Start
+from tests.integration.image import Image
+from tests.integration.image import archive as image_archive
 from tests.integration.sandbox import Outcome, Sandbox
 
 _STATE = "/run/containerd"
@@ -74,9 +76,10 @@ def containerd(
             address = f"unix://{sandbox.path(socket)}"
             with grpc.insecure_channel(address) as channel:
                 grpc.channel_ready_future(channel).result(timeout=30)
+                ctr = [*command, "ctr", f"--address={socket}", "--namespace=k8s.io"]
                 for image in images:
-                    ctr = [*command, "ctr", f"--address={socket}", "--namespace=k8s.io"]
-                    sandbox.must([*ctr, "images", "import", image.archive])
+                    archive = image_archive(image, sandbox.folder / "image.tar")
+                    sandbox.must([*ctr, "images", "import", archive])
                 yield _Pod(sandbox, channel, interface).start
         finally:
             daemon.terminate()
@@ -147,6 +150,10 @@ def _config(messages: Any, container: Container, number: int, log: str) -> Any:
         command=container.command,
         envs=[{"key": key, "value": value} for key, value in container.environment.items()],
         mounts=[{"host_path": path, "container_path": path} for path in container.binds],
+        devices=[
+            {"host_path": path, "container_path": path, "permissions": "rw"}
+            for path in container.devices
+        ],
         CDI_devices=[{"name": name} for name in container.cdi],
         log_path=log,
         linux={"security_context": {"privileged": container.privileged}},

@@ -1,55 +1,79 @@
-"""Container images made without a registry: OCI archives of a root filesystem and the probe."""
+"""Container images made without a registry, from Debian packages and the probe."""
 
 import hashlib
 import io
 import json
+import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.integration import probe
 
-BUSYBOX = Path("/bin/busybox")
+STATIC_BUSYBOX = Path("/bin/busybox")
+
 _APPLETS = ("cat", "find", "ls", "mknod", "rm", "sed", "sh", "sleep", "stat", "tr", "true")
 _OCI = "application/vnd.oci.image"
 
 
-def busybox_root() -> bytes:
-    """A root filesystem, as a tarball, whose only program is Debian's static busybox."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        _add(tar, "bin/busybox", BUSYBOX.read_bytes())
-        for applet in _APPLETS:
-            link = tarfile.TarInfo(f"bin/{applet}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            tar.addfile(link)
+@dataclass(frozen=True)
+class Image:
+    name: str
+    layers: Sequence[Path]
+    """Tarballs, from the bottom up."""
+
+
+def layer(target: Path, *folders: Path) -> Path:
+    """The files of these folders together, owned by root."""
+    choice = [word for folder in folders for word in (f"--directory={folder}", ".")]
+    options = [f"--file={target}", "--owner=0", "--group=0"]
+    subprocess.run(["tar", "--create", *options, *choice], check=True)
+    return target
+
+
+def busybox_layer(target: Path, busybox: Path | None) -> Path:
+    """A tarball of the folders and programs that the probe needs.
+
+    `busybox` is the program behind them, None if another layer brings it as /bin/busybox.
+    """
+    with tarfile.open(target, mode="w") as tar:
         for name in ("dev", "etc", "proc", "sys", "tmp"):
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(folder)
-    return buffer.getvalue()
-
-
-def probe_layer() -> bytes:
-    """A tarball with the probe alone, to lie over any root filesystem."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        if busybox:
+            _add(tar, "bin/busybox", busybox.read_bytes())
+        for applet in _APPLETS:
+            link = tarfile.TarInfo(f"bin/{applet}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
         _add(tar, probe.PATH.lstrip("/"), probe.SCRIPT.encode())
-    return buffer.getvalue()
+    return target
 
 
-def write(target: Path, name: str, layers: Sequence[bytes]) -> Path:
-    """Write an OCI archive that podman and containerd load under `name`.
+def unpack(image: Image, target: Path) -> Path:
+    """The root filesystem of an image, as a folder."""
+    target.mkdir()
+    for tarball in image.layers:
+        options = [f"--file={tarball}", f"--directory={target}", "--keep-directory-symlink"]
+        subprocess.run(["tar", "--extract", "--preserve-permissions", *options], check=True)
+    return target
+
+
+def archive(image: Image, target: Path) -> Path:
+    """Write an OCI archive that podman and containerd load under the image's name.
 
     Its command waits: containerd also runs a pod's own (pause) container from it.
     """
+    layers = [tarball.read_bytes() for tarball in image.layers]
     config = {
         "architecture": "amd64",
         "os": "linux",
         "config": {"Cmd": ["/bin/sleep", "1000000"], "Env": ["PATH=/bin:/usr/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
     }
-    blobs = {_digest(layer): layer for layer in layers}
+    blobs: dict[str, bytes] = {}
 
     def blob(kind: str, data: bytes) -> dict[str, object]:
         blobs[_digest(data)] = data
@@ -61,7 +85,10 @@ def write(target: Path, name: str, layers: Sequence[bytes]) -> Path:
         "config": blob("config.v1+json", _json(config)),
         "layers": [blob("layer.v1.tar", layer) for layer in layers],
     }
-    names = {"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
+    names = {
+        "org.opencontainers.image.ref.name": image.name,
+        "io.containerd.image.name": image.name,
+    }
     entry = {**blob("manifest.v1+json", _json(manifest)), "annotations": names}
     with tarfile.open(target, mode="w") as tar:
         _add(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))

@@ -10,6 +10,8 @@ import pytest
 
 from tests.debian import FetchError
 
+_INSTALL = "apt-get install what tests/debian-packages.txt lists"
+
 Made = TypeVar("Made")
 
 
@@ -29,8 +31,15 @@ def program(name: str) -> Path:
     """Where this program is installed."""
     found = shutil.which(name)
     if found is None:
-        lacking(f"{name} is not installed: apt-get install what tests/debian-packages.txt lists")
+        lacking(f"{name} is not installed: {_INSTALL}")
     return Path(found)
+
+
+def file(path: Path) -> Path:
+    """A file that one of the packages brings."""
+    if not path.exists():
+        lacking(f"there is no {path}: {_INSTALL}")
+    return path
 
 
 def fetched(fetch: Callable[[], Made]) -> Made:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests import debian
 from tests.integration import need
-from tests.integration.image import BUSYBOX
+from tests.integration.image import STATIC_BUSYBOX
 from tests.integration.sandbox import Sandbox
 
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
@@ -32,5 +32,5 @@ def trixie_crun(sandbox: Sandbox) -> Path:
     """crun 1.21 of Debian 13; the whole sandbox gets the libc of Debian 13 for it."""
     files = need.fetched(lambda: debian.unpacked("trixie", "crun", "libc6"))
     libraries = files / _LIBRARIES.relative_to("/")
-    sandbox.must([BUSYBOX, "sh", "-c", _BIND, "sh", libraries, _LIBRARIES])
+    sandbox.must([STATIC_BUSYBOX, "sh", "-c", _BIND, "sh", libraries, _LIBRARIES])
     return files / "usr/bin/crun"

@@ -1,11 +1,13 @@
-"""Podman with an OCI runtime of choice, its images and state in the sandbox's folder."""
+"""Podman with an OCI runtime of choice, all that it keeps is in the sandbox."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.integration import need
-from tests.integration.container import Container, Image, Start
+from tests.integration.container import Container, Start
+from tests.integration.image import Image
+from tests.integration.image import archive as image_archive
 from tests.integration.sandbox import Outcome, Sandbox
 
 # Limits that a machine without CAP_SYS_RESOURCE can set, and no journal.
@@ -32,12 +34,13 @@ def podman(
         command = [
             str(need.program("podman")),
             f"--root={sandbox.folder}/storage",
-            f"--runroot={sandbox.folder}/state",
+            "--runroot=/run/podman",
             f"--runtime={oci_runtime(sandbox)}",
         ]
         environment = {"CONTAINERS_CONF": str(configuration)}
         for image in images:
-            sandbox.must([*command, "load", f"--input={image.archive}"], environment=environment)
+            archive = image_archive(image, sandbox.folder / "image.tar")
+            sandbox.must([*command, "load", f"--input={archive}"], environment=environment)
 
         def start(container: Container) -> Outcome:
             arguments = _arguments(sandbox, container)
@@ -56,6 +59,7 @@ def _arguments(sandbox: Sandbox, container: Container) -> list[str]:
         "--cap-add=MKNOD",
         *(["--privileged"] if container.privileged else []),
         *(f"--device={name}" for name in container.cdi),
+        *(f"--device={path}" for path in container.devices),
         *(f"--env={name}={value}" for name, value in container.environment.items()),
         *(f"--volume={path}:{path}" for path in container.binds),
         container.image.name,
