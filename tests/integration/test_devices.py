@@ -16,62 +16,18 @@ from tests.integration.sandbox import node_number
 
 EVERY_RENDER_NODE = tuple(f"226:{minor}" for minor in (128, 129, *range(137, 145), 150, 152))
 
+# Stands in for the hook; a program that is static takes no notice of the library either.
 HOOK = """#!/bin/sh
-{ echo "$@"; env; cat; } >FOLDER/hook.log
-"""
-
-# TODO hand-written
-SPEC = r"""
-cdiVersion: "0.5.0"
-kind: amd.com/gpu
-containerEdits:
-  deviceNodes: [{path: /dev/kfd, permissions: rw}]
-devices:
-- name: "0"
-  containerEdits:
-    deviceNodes: [{path: /dev/dri/card1, permissions: rw}, {path: /dev/dri/renderD129, permissions: rw}]
-- name: "2"
-  containerEdits:
-    deviceNodes: [{path: /dev/dri/card20, permissions: rw}, {path: /dev/dri/renderD150, permissions: rw}]
-- name: "1:3"
-  containerEdits:
-    deviceNodes: [{path: /dev/dri/card12, permissions: rw}, {path: /dev/dri/renderD140, permissions: rw}]
-- name: "share-alice"
-  containerEdits:
-    deviceNodes: [{path: /dev/dri/card1, permissions: rw}, {path: /dev/dri/renderD129, permissions: rw}]
-    env:
-    - ROCR_VISIBLE_DEVICES=GPU-8e1bb56457addd1b
-    - HIP_VISIBLE_DEVICES=0
-    - HSA_CU_MASK=0:0-71
-    - HIP_DEVICE_MEMORY_LIMIT_0=51539607552
-    - LD_AUDIT=/usr/local/vgpu/libamvgpu.so
-    - HIP_DEVICE_MEMORY_SHARED_CACHE=/usr/local/vgpu/usage
-    mounts:
-    - {hostPath: /usr/local/lib/amd-cdi/libamvgpu.so, containerPath: /usr/local/vgpu/libamvgpu.so, options: [ro, nosuid, nodev, bind]}
-    - {hostPath: /var/lib/amd-cdi/shares/share-alice.conf, containerPath: /usr/local/vgpu/share.conf, options: [ro, nosuid, nodev, bind]}
-    - {hostPath: /run/amd-cdi/usage/share-alice, containerPath: /usr/local/vgpu/usage, options: [rw, nosuid, nodev, bind]}
-    hooks:
-    - {hookName: prestart, path: /usr/local/lib/amd-cdi/amd-oci-hook, args: [amd-oci-hook, run, --share, share-alice], env: ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], timeout: 10}
+{ echo "$*"; env | sort; cat; } >FOLDER/hook.log
 """
 
 
 @pytest.fixture(scope="session")
 def node(machine: Machine) -> Machine:
-    """The machine after `amd-cdi` wrote its spec, with stand-ins for the hook and the library."""
-    inside = machine.sandbox.path
-    for folder in (
-        "/usr/local/lib/amd-cdi",
-        "/run/amd-cdi/usage",
-        "/var/lib/amd-cdi/shares",
-    ):
-        inside(folder).mkdir(parents=True)
-    hook = inside("/usr/local/lib/amd-cdi/amd-oci-hook")
-    hook.write_text(HOOK.replace("FOLDER", str(machine.sandbox.folder)))
-    hook.chmod(0o755)
-    inside("/usr/local/lib/amd-cdi/libamvgpu.so").touch()
-    inside("/var/lib/amd-cdi/shares/share-alice.conf").touch()
-    inside("/run/amd-cdi/usage/share-alice").touch()
-    inside("/etc/cdi/amd.com-gpu.yaml").write_text(SPEC)
+    """The machine after `amd-cdi` made a share of GPU 0 and equal shares of the rest."""
+    machine.prepare(HOOK.replace("FOLDER", str(machine.sandbox.folder)))
+    machine.amd_cdi("share", "create", "alice", "--gpu=0", "--cores=25", "--memory=48GiB")
+    machine.amd_cdi("generate", "--split=2")
     return machine
 
 
@@ -113,36 +69,71 @@ def test_a_gpu_comes_with_its_nodes_alone(
     assert sight.mounts.keys() == without.mounts.keys()
 
 
-def test_a_share_comes_with_its_limits(node: Machine) -> None:
+@pytest.mark.parametrize(
+    ("device", "card", "render", "limits"),
+    [
+        pytest.param(
+            # A quarter of 304 CUs is 76, of which 72 are whole atoms of 8.
+            *("share-alice", 1, 129),
+            {
+                "ROCR_VISIBLE_DEVICES": "GPU-8e1bb56457addd1b",
+                "HSA_CU_MASK": "0:0-71",
+                "HIP_DEVICE_MEMORY_LIMIT_0": "51539607552",
+            },
+            id="a share",
+        ),
+        pytest.param(
+            # Half of 64 CUs, and of the 17095983104 bytes that its memory bank has.
+            *("2-2of2", 20, 150),
+            {
+                "ROCR_VISIBLE_DEVICES": "GPU-3c7ae05d91f4b268",
+                "HSA_CU_MASK": "0:32-63",
+                "HIP_DEVICE_MEMORY_LIMIT_0": "8547991552",
+            },
+            id="an equal share",
+        ),
+        pytest.param(
+            # Half of the 38 CUs of an XCC, and of an eighth of 206141652992 bytes.
+            *("1:3-1of2", 12, 140),
+            {
+                "ROCR_VISIBLE_DEVICES": "0",
+                "HSA_CU_MASK": "0:0-18",
+                "HIP_DEVICE_MEMORY_LIMIT_0": "12883853312",
+            },
+            id="an equal share of a partition",
+        ),
+    ],
+)
+def test_a_share_comes_with_its_limits(
+    node: Machine, device: str, card: int, render: int, limits: dict[str, str]
+) -> None:
     without = node.look()
-    sight = node.look("share-alice", strangers=all_but(129))
-    assert granted(sight) == {"kfd", "dri/card1", "dri/renderD129"}
+    sight = node.look(device, strangers=all_but(render))
+    assert granted(sight) == {"kfd", f"dri/card{card}", f"dri/renderD{render}"}
     assert set(sight.strangers.values()) == {probe.REFUSED}
-    assert added_environment(sight, without) == {
-        "ROCR_VISIBLE_DEVICES": "GPU-8e1bb56457addd1b",
+    added = sight.environment.items() - without.environment.items()
+    assert {name: value for name, value in added if name != "HOSTNAME"} == {
         "HIP_VISIBLE_DEVICES": "0",
-        "HSA_CU_MASK": "0:0-71",
-        "HIP_DEVICE_MEMORY_LIMIT_0": str(48 * 2**30),
         "LD_AUDIT": "/usr/local/vgpu/libamvgpu.so",
         "HIP_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/usage",
+        **limits,
     }
-    assert {path: "ro" in options for path, options in added_mounts(sight, without).items()} == {
+    mounts = {path: sight.mounts[path] for path in sight.mounts.keys() - without.mounts.keys()}
+    assert {path: "ro" in options for path, options in mounts.items()} == {
         "/usr/local/vgpu/libamvgpu.so": True,
         "/usr/local/vgpu/share.conf": True,
         "/usr/local/vgpu/usage": False,
     }
 
 
-def added_environment(sight: probe.Sight, without: probe.Sight) -> dict[str, str]:
-    return {
-        name: value for name, value in sight.environment.items() if name not in without.environment
-    }
-
-
-def added_mounts(sight: probe.Sight, without: probe.Sight) -> dict[str, frozenset[str]]:
-    return {path: options for path, options in sight.mounts.items() if path not in without.mounts}
-
-
 def test_the_hook_of_a_share_runs_before_it(node: Machine) -> None:
     node.look("share-alice")
-    print((node.sandbox.folder / "hook.log").read_text())
+    arguments, *environment, state = (node.sandbox.folder / "hook.log").read_text().splitlines()
+    assert arguments == (
+        "run --share share-alice --require any --gpu pci=0000:05:00.0,index=0,"
+        "rocr=GPU-8e1bb56457addd1b,cus=0-71,count=304,atom=8,bytes=51539607552,render=129,card=1"
+    )
+    assert {entry for entry in environment if not entry.startswith("PWD=")} == {
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+    }
+    assert json.loads(state)["status"] in {"creating", "created"}
