@@ -1,0 +1,67 @@
+"""Whether a container may start: everything checked, then the memory capped.
+
+What only reads comes first, so that a refused container leaves no cap behind.
+"""
+
+from __future__ import annotations
+
+from ocihook import bundle, devices, dmem, environment
+from ocihook.refusal import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ocihook.arguments import Arguments
+    from ocihook.bundle import Container
+    from ocihook.share import Share
+    from ocihook.state import State
+
+
+def decide(arguments: Arguments, state: State) -> str:
+    """Return what holds the container to its share, empty for one without; raises Refusal."""
+    container = bundle.read(state.bundle)
+    if arguments.share is None:
+        found = _detected(arguments, container)
+        if found is None:
+            return ""
+        arguments = found
+    share = arguments.share
+    if share is None:
+        raise Refusal("--share in the share's arguments", "none", "write them anew")
+    environment.check(container.environment, share, container.where)
+    if not arguments.allow_extra_devices:
+        devices.check(container, share, arguments.sysroot)
+    held = _memory(arguments.require, state.pid, container, share, arguments.sysroot)
+    return f"share {share.name}: memory held by {held}"
+
+
+def _detected(arguments: Arguments, container: Container) -> Arguments | None:
+    from ocihook import arguments as command_line  # noqa: PLC0415 - loaded already
+    from ocihook import detect  # noqa: PLC0415 - only for a hook that knows no share
+
+    words = detect.share_arguments(container, arguments.sysroot)
+    if words is None:
+        return None
+    found = command_line.parse(words)
+    found.sysroot = arguments.sysroot
+    return found
+
+
+def _memory(require: str, pid: int, container: Container, share: Share, sysroot: str) -> str:
+    """Return what enforces the memory of the share under a policy; raises Refusal."""
+    if require == "none":
+        return "nothing, as --require none says"
+    missing = ""
+    if require != "library":
+        try:
+            return f"dmem {dmem.apply(pid, container, share, sysroot)}"
+        except Refusal as refusal:
+            if require == "dmem":
+                raise
+            missing = f"; and without the library a dmem cap is needed: {refusal}"
+    from ocihook import libc  # noqa: PLC0415 - needless where dmem holds
+
+    try:
+        return f"the library, {libc.check(container)}"
+    except Refusal as refusal:
+        refusal.args = (f"{refusal}{missing}",)
+        raise

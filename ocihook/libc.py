@@ -1,0 +1,181 @@
+"""Whether the programs of the container will load the share's library through LD_AUDIT.
+
+The dynamic loader of glibc does; a static program has no loader, musl's knows no LD_AUDIT, and what
+it cannot load it leaves out with a message, running the program unenforced. So the library must be
+mounted, fit the programs, and the loader and libc must be glibc from 2.34 on.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ocihook.elf import MACHINES, Elf, ElfError, glibc
+from ocihook.refusal import Refusal
+from ocihook.rootfs import Rootfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ocihook.bundle import Container
+
+LIBRARY = "/usr/local/vgpu/libamvgpu.so"
+VALUES = "/usr/local/vgpu/share.conf"
+OLDEST = (2, 34)
+SHELL = "/bin/sh"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MAX_SCRIPTS = 5
+"""Scripts whose interpreter is a script again, as deep as the kernel follows."""
+
+ENGINE_INITS = {"/sbin/docker-init", "/run/podman-init", "/dev/init"}
+"""Where docker and podman mount their own static init, which starts what follows ``--``."""
+
+HINT = (
+    f"use an image with dynamic programs on glibc {OLDEST[0]}.{OLDEST[1]} or later, "
+    "or a kernel with the dmem controller"
+)
+MOUNT_HINT = "give the container nothing at or above /usr/local/vgpu"
+
+
+def check(container: Container) -> str:
+    """Return what makes the library hold, as a text; raises Refusal where it would not load."""
+    if LIBRARY not in container.environment.get("LD_AUDIT", "").split(":"):
+        found = repr(container.environment.get("LD_AUDIT", ""))[:200]
+        hint = "start the container without an LD_AUDIT of its own"
+        raise Refusal(f"LD_AUDIT with {LIBRARY} in {container.where}", found, hint)
+    rootfs = Rootfs(container)
+    _open_mounted(VALUES, container, rootfs)
+    library = _open_mounted(LIBRARY, container, rootfs)
+    if library is None:
+        raise Refusal(f"an ELF library at {LIBRARY}", "another file", "install amd-cdi anew")
+    programs = [_entrypoint(container, rootfs)]
+    if programs[0] != SHELL and _exists(rootfs, SHELL):
+        programs.append(SHELL)
+    versions = {_check_program(path, library.machine, container, rootfs) for path in programs}
+    oldest = min(versions)
+    return f"glibc {oldest[0]}.{oldest[1]} or later"
+
+
+def _open_mounted(path: str, container: Container, rootfs: Rootfs) -> Elf | None:
+    """Look at a file that must be a bind mount of its own; return its headers if it is ELF."""
+    mount = container.mount_of(path)
+    if mount is None or mount.destination != path or mount.kind != "bind":
+        found = "no mount" if mount is None else f"the mount of {mount.source[:200]!r}"
+        raise Refusal(f"a bind mount at {path} in {container.where}", found, MOUNT_HINT)
+    opened = rootfs.open(path)
+    if opened is None:
+        raise Refusal(f"the file {mount.source}", "none", "install amd-cdi anew")
+    try:
+        return Elf(opened[0])
+    except ElfError:
+        return None
+    finally:
+        os.close(opened[0])
+
+
+def _entrypoint(container: Container, rootfs: Rootfs) -> str:
+    """Return the container path of the first program that is not an engine's own init."""
+    arguments = container.arguments
+    if not arguments:
+        raise Refusal(f"process.args in {container.where}", "none", HINT)
+    if arguments[0] in ENGINE_INITS and "--" in arguments:
+        mount = container.mount_of(arguments[0])
+        following = arguments[arguments.index("--") + 1 :]
+        if mount is not None and mount.destination == arguments[0] and following:
+            arguments = following
+    name = arguments[0]
+    for candidate in _candidates(name, container):
+        if _exists(rootfs, candidate):
+            return candidate
+    raise Refusal(f"the program {name[:200]!r} in the container's image", "none", HINT)
+
+
+def _candidates(name: str, container: Container) -> list[str]:
+    """Return where execvp would look for a program."""
+    if "/" in name:
+        return [os.path.join(container.cwd, name)]
+    folders = container.environment.get("PATH") or DEFAULT_PATH
+    return [os.path.join(container.cwd, folder, name) for folder in folders.split(":")]
+
+
+def _exists(rootfs: Rootfs, path: str) -> bool:
+    opened = rootfs.open(path)
+    if opened is None:
+        return False
+    mode = os.fstat(opened[0]).st_mode
+    os.close(opened[0])
+    return bool(mode & 0o111)
+
+
+def _check_program(
+    path: str, machine: int, container: Container, rootfs: Rootfs
+) -> tuple[int, int]:
+    """Return the glibc version that a program will run on; raises Refusal if the library won't."""
+    expected = f"{path[:200]!r} as a dynamic program that loads LD_AUDIT"
+    for _ in range(MAX_SCRIPTS):
+        opened = rootfs.open(path)
+        if opened is None:
+            raise Refusal(expected, f"no file at {path[:200]!r}", HINT)
+        descriptor, real = opened
+        try:
+            script = _script_interpreter(descriptor)
+            if script:
+                path = os.path.join(container.cwd, script)
+                continue
+            program = Elf(descriptor)
+        except ElfError as error:
+            raise Refusal(expected, f"{error} at {real[:200]!r}", HINT) from error
+        finally:
+            os.close(descriptor)
+        if program.machine != machine:
+            found = f"a program for machine {program.machine}, and a library for {machine}"
+            raise Refusal(expected, f"{found}, at {real[:200]!r}", HINT)
+        if program.interpreter is None:
+            raise Refusal(expected, f"a static program at {real[:200]!r}", HINT)
+        return _check_loader(program.interpreter, machine, expected, rootfs)
+    raise Refusal(expected, f"more than {MAX_SCRIPTS} scripts one through the other", HINT)
+
+
+def _script_interpreter(descriptor: int) -> str:
+    """Return the program that a ``#!`` line names, empty for what is no script."""
+    line = os.pread(descriptor, 256, 0).split(b"\n")[0]
+    words = line.removeprefix(b"#!").split()
+    return os.fsdecode(words[0]) if line.startswith(b"#!") and words else ""
+
+
+def _check_loader(loader: str, machine: int, expected: str, rootfs: Rootfs) -> tuple[int, int]:
+    """Return the version of a glibc loader and its libc, the older of both."""
+    loader_version, real = _glibc_of(loader, expected, rootfs)
+    if loader_version < OLDEST:
+        raise Refusal(expected, _named("the loader", real, loader_version), HINT)
+    triple = MACHINES.get(machine, "")
+    folders = [os.path.dirname(real), os.path.dirname(loader)]
+    for prefix in ("/lib", "/usr/lib"):
+        folders += [f"{prefix}/{triple}", f"{prefix}64", prefix]
+    for folder in folders:
+        path = f"{folder}/libc.so.6"
+        opened = rootfs.open(path)
+        if opened is not None:
+            os.close(opened[0])
+            version, real = _glibc_of(path, expected, rootfs)
+            if version < OLDEST:
+                raise Refusal(expected, _named("the libc", real, version), HINT)
+            return min(version, loader_version)
+    raise Refusal(expected, f"no libc.so.6 for {loader[:200]!r}", HINT)
+
+
+def _glibc_of(path: str, expected: str, rootfs: Rootfs) -> tuple[tuple[int, int], str]:
+    """Return which glibc a loader or libc is of, (0, 0) for none, and its path without links."""
+    opened = rootfs.open(path)
+    if opened is None:
+        raise Refusal(expected, f"no file at {path[:200]!r}", HINT)
+    descriptor, real = opened
+    try:
+        return glibc(Elf(descriptor).versions()), real
+    except ElfError as error:
+        raise Refusal(expected, f"{error} at {real[:200]!r}", HINT) from error
+    finally:
+        os.close(descriptor)
+
+
+def _named(what: str, path: str, version: tuple[int, int]) -> str:
+    kind = f"glibc {version[0]}.{version[1]}" if version[0] else "none of glibc's"
+    return f"{what} {path[:200]!r}, {kind}"

@@ -1,0 +1,184 @@
+"""A container about to start, as files: what the hook finds at prestart or createRuntime.
+
+The sysroot holds /proc, /sys/fs/cgroup and /var of a fake machine with the dmem controller, the
+bundle what an engine writes for a container with one share. A plain file takes a write at its
+beginning as the kernel's file takes the write of one region, so a tree with one region behaves as
+the real one; several regions, and all errors of the kernel, need the real controller.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PCI = "0000:83:00.0"
+ROCR = "GPU-8e1bb56457addd1b"
+BYTES = 51539607552
+CAPACITY = 206141652992
+GPU = f"pci={PCI},index=0,rocr={ROCR},cus=0-75,count=304,atom=4,bytes={BYTES},render=128,card=1"
+REGION = f"drm/{PCI}/vram"
+GROUP = "kubepods.slice/pod1.slice/cri-1.scope"
+LIBRARY = "/usr/local/vgpu/libamvgpu.so"
+VALUES = "/usr/local/vgpu/share.conf"
+
+
+class Scene:
+    """The folders of one start, and the values that a test may change before ``lay``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sysroot = folder / "host"
+        self.bundle = folder / "bundle"
+        self.rootfs = self.bundle / "rootfs"
+        self.library = folder / "host-library.so"
+        self.values = self.sysroot / "var/lib/amd-cdi/shares/share-a.conf"
+        self.environment = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "ROCR_VISIBLE_DEVICES": ROCR,
+            "HIP_VISIBLE_DEVICES": "0",
+            "HSA_CU_MASK": "0:0-75",
+            "HIP_DEVICE_MEMORY_LIMIT_0": str(BYTES),
+            "LD_AUDIT": LIBRARY,
+        }
+        self.state = {
+            "ociVersion": "1.0.2",
+            "id": "c1",
+            "status": "creating",
+            "pid": 4242,
+            "bundle": str(self.bundle),
+        }
+        self.gpus = [GPU]
+        self.require = "any"
+        self.config: dict = {
+            "ociVersion": "1.0.2",
+            "process": {
+                "args": ["/bin/true"],
+                "cwd": "/",
+                "env": [],
+                "capabilities": {"bounding": ["CAP_CHOWN", "CAP_MKNOD"]},
+            },
+            "root": {"path": "rootfs"},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {
+                    "destination": "/sys/fs/cgroup",
+                    "type": "cgroup",
+                    "source": "cgroup",
+                    "options": ["nosuid", "ro"],
+                },
+                bind(LIBRARY, self.library),
+                bind(VALUES, self.values),
+            ],
+            "hooks": {},
+            "linux": {
+                "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "cgroup"}],
+                "devices": [
+                    device("/dev/kfd", 511, 0),
+                    device("/dev/dri/renderD128", 226, 128),
+                    device("/dev/dri/card1", 226, 1),
+                ],
+                "resources": {
+                    "devices": [
+                        {"allow": False, "access": "rwm"},
+                        {"allow": True, "type": "c", "access": "m"},
+                        rule(1, 3),
+                        rule(511, 0),
+                        rule(226, 128),
+                        rule(226, 1),
+                    ]
+                },
+            },
+        }
+
+    @property
+    def group(self) -> Path:
+        """Folder of the container's cgroup."""
+        return self.sysroot / "sys/fs/cgroup" / GROUP
+
+    @property
+    def log(self) -> Path:
+        return self.sysroot / "var/log/amd-cdi/hook.log"
+
+    def lay(self, *, dmem: bool = True, size: int = 0) -> Scene:
+        """Write everything; with ``size`` the configuration is padded to so many bytes."""
+        self.rootfs.mkdir(parents=True, exist_ok=True)
+        write(self.values, "".join(f"{k}={v}\n" for k, v in self.environment.items()))
+        self._lay_library()
+        self._lay_cgroups(dmem=dmem)
+        process = self.config["process"]
+        process["env"] = [f"{k}={v}" for k, v in self.environment.items()] + process["env"]
+        missing = size - len(json.dumps(self.config))
+        if missing > 0:
+            names = [f"syscall_number_{i:05d}" for i in range(missing // 24 + 1)]
+            self.config["linux"]["seccomp"] = {"syscalls": [{"names": names}]}
+        write(self.bundle / "config.json", json.dumps(self.config))
+        return self
+
+    def _lay_library(self) -> None:
+        """A file of the machine's own architecture stands for the library."""
+        if not self.library.exists():
+            shutil.copyfile("/bin/true", self.library)
+
+    def _lay_cgroups(self, *, dmem: bool) -> None:
+        mount = self.sysroot / "sys/fs/cgroup"
+        proc = self.sysroot / "proc"
+        write(
+            proc / "self/mountinfo",
+            "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+            "30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
+        )
+        write(proc / "self/cgroup", "0::/system.slice/containerd.service\n")
+        write(proc / f"{self.state['pid']}/cgroup", f"0::/{GROUP}\n")
+        controllers = "cpu memory dmem\n" if dmem else "cpu memory\n"
+        folder = mount
+        for name in ["", *GROUP.split("/")]:
+            folder = folder / name
+            write(folder / "cgroup.subtree_control", controllers)
+        if dmem:
+            write(mount / "dmem.capacity", f"{REGION} {CAPACITY}\n")
+            write(folder / "dmem.max", f"{REGION} max\n")
+
+    def arguments(self, *extra: str) -> list[str]:
+        words = ["run", "--share", "share-a", "--require", self.require]
+        for gpu in self.gpus:
+            words += ["--gpu", gpu]
+        return [*words, "--sysroot", str(self.sysroot), *extra]
+
+    def run(self, command: list[str], *extra: str) -> subprocess.CompletedProcess[str]:
+        """Run the hook as a runtime does, with no environment at all."""
+        return subprocess.run(
+            [*command, *self.arguments(*extra)],
+            input=json.dumps(self.state),
+            env={},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def bind(destination: str, source: Path | str, *options: str) -> dict:
+    return {
+        "destination": destination,
+        "type": "bind",
+        "source": str(source),
+        "options": ["rbind", *(options or ("ro",))],
+    }
+
+
+def device(path: str, major: int, minor: int) -> dict:
+    return {"path": path, "type": "c", "major": major, "minor": minor}
+
+
+def rule(major: int | None, minor: int | None, access: str = "rw") -> dict:
+    found = {"allow": True, "type": "c", "major": major, "minor": minor, "access": access}
+    return {key: value for key, value in found.items() if value is not None}
