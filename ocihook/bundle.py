@@ -85,9 +85,9 @@ class Container:
         top = self._value(config, dict, "the top level")
         process = self._value(top.get("process"), dict, "process")
         root = self._value(top.get("root"), dict, "root")
-        linux = self._value(top.get("linux") or {}, dict, "linux")
-        resources = self._value(linux.get("resources") or {}, dict, "linux.resources")
-        capabilities = self._value(process.get("capabilities") or {}, dict, "capabilities")
+        linux = self._part(top, "linux")
+        resources = self._part(linux, "resources")
+        capabilities = self._part(process, "capabilities")
         self.environment = self._environment(process.get("env"))
         """The environment as it will be: of a name that is given twice, the last."""
         self.arguments = self._texts(process.get("args"), "process.args")
@@ -104,7 +104,7 @@ class Container:
             for entry in self._list(linux.get("namespaces"))
         ]
         """Namespaces: objects with ``type``, and ``path`` where one is joined."""
-        self.hooks = self._value(top.get("hooks") or {}, dict, "hooks")
+        self.hooks = self._part(top, "hooks")
 
     def mount_of(self, path: str) -> Mount | None:
         """Return the mount that a container path lies on; None for the root filesystem."""
@@ -161,8 +161,13 @@ class Container:
     def _texts(self, value: object, what: str) -> list[str]:
         return [self._value(entry, str, what) for entry in self._list(value)]
 
+    def _part(self, parent: dict[str, object], name: str) -> dict[str, object]:
+        value = parent.get(name)
+        return self._value({} if value is None else value, dict, name)
+
     def _value(self, value: object, kind: type[T], what: str) -> T:
-        if isinstance(value, kind):
+        # A bool is an int to Python, and no number to JSON.
+        if isinstance(value, kind) and (kind is not int or not isinstance(value, bool)):
             return value
         found = type(value).__name__
         raise Refusal(f"{what} as {kind.__name__} in {self.where}", found, HINT)

@@ -32,22 +32,19 @@ def check(container: Container, share: Share, sysroot: str) -> None:
     own = share.minors()
     expected = f"no AMD GPU beyond share {share.name} in {container.where}"
     for device in container.devices:
-        if device.kind in "cu" and is_foreign(device.major, device.minor, own, sysroot):
+        if device.kind in {"c", "u"} and is_foreign(device.major, device.minor, own, sysroot):
             raise Refusal(expected, f"the device {device.path[:200]!r} in linux.devices", HINT)
     for mount in container.mounts:
         if mount.kind == "devtmpfs":
             raise Refusal(expected, f"a devtmpfs at {mount.destination[:200]!r}", HINT)
         if mount.kind == "bind" and _brings_nodes(mount.source, own, sysroot):
             raise Refusal(expected, f"the mount of {mount.source[:200]!r}", HINT)
-    rule = open_rule(container.rules, own)
-    if rule is not None:
-        major = "*" if rule.major is None else rule.major
-        minor = "*" if rule.minor is None else rule.minor
-        found = f"the rule `{rule.kind} {major}:{minor} {rule.access}` in linux.resources.devices"
-        if rule.major != DRM_MAJOR or rule.minor is None:
-            raise Refusal(expected, found, HINT)
-        if is_foreign(DRM_MAJOR, rule.minor, own, sysroot):
-            raise Refusal(expected, found, HINT)
+    for rule in standing(container.rules):
+        if _opens_foreign(rule, own, sysroot):
+            major = "*" if rule.major is None else rule.major
+            minor = "*" if rule.minor is None else rule.minor
+            found = f"the rule `{rule.kind} {major}:{minor} {rule.access}`"
+            raise Refusal(expected, f"{found} in linux.resources.devices", HINT)
     if "CAP_MKNOD" in container.capabilities and not any(map(_denies_all, container.rules)):
         found = "CAP_MKNOD and no rule in linux.resources.devices that denies all devices"
         raise Refusal(expected, found, HINT)
@@ -69,30 +66,32 @@ def is_foreign(major: int, minor: int, own: set[int], sysroot: str) -> bool:
         return True
 
 
-def open_rule(rules: list[Rule], own: set[int]) -> Rule | None:
-    """Return the last-standing rule that lets a DRM node beyond ``own`` be read or written."""
-    found = None
+def standing(rules: list[Rule]) -> list[Rule]:
+    """Return the rules after the last one that denies every device."""
+    kept: list[Rule] = []
     for rule in rules:
-        if _denies_all(rule):
-            found = None
-        elif _opens(rule) and not (rule.major == DRM_MAJOR and rule.minor in own):
-            found = found or rule
-    return found
+        kept = [] if _denies_all(rule) else [*kept, rule]
+    return kept
 
 
-def _opens(rule: Rule) -> bool:
-    return (
-        rule.allow
-        and rule.kind in "ac"
-        and rule.major in {None, DRM_MAJOR}
-        and bool(set(rule.access) & {"r", "w"})
-    )
+def _opens_foreign(rule: Rule, own: set[int], sysroot: str) -> bool:
+    """Whether a rule lets a DRM node of an AMD GPU beyond the share be read or written.
+
+    A later rule that denies some of it again is not counted: what is opened is too much already.
+    """
+    if not rule.allow or rule.kind not in {"a", "c"} or not set(rule.access) & {"r", "w"}:
+        return False
+    if rule.major not in {None, DRM_MAJOR}:
+        return False
+    if rule.major is None or rule.minor is None:
+        return True
+    return is_foreign(rule.major, rule.minor, own, sysroot)
 
 
 def _denies_all(rule: Rule) -> bool:
     return (
         not rule.allow
-        and rule.kind in "ac"
+        and rule.kind in {"a", "c"}
         and rule.major is None
         and rule.minor is None
         and {"r", "w"} <= set(rule.access)

@@ -71,7 +71,7 @@ def _check_mask(environment: Mapping[str, str], share: Share, where: str) -> Non
     if fault:
         raise Refusal(
             f"HSA_CU_MASK within {expected} in {where}",
-            f"{_shown(found)}: {fault}" if found else _shown(found),
+            f"{_shown(found)}: {fault}",
             _own("HSA_CU_MASK"),
         )
 
