@@ -257,6 +257,23 @@ def test_partition_in_the_top_bits_of_the_location(tmp_path: Path) -> None:
     for index in range(8):
         change(nodes(root) / f"{3 + index}/properties", location_id=0x2700 | index << 28)
     assert topology.read_node(root) == before
+    shutil.rmtree(nodes(root) / "5")
+    parts = by_pci(root)["0000:27:00.0"].partitions
+    assert [part.index for part in parts] == [0, 1, 3, 4, 5, 6, 7]
+
+
+def test_partitions_of_a_virtual_function(tmp_path: Path) -> None:
+    root = grow("mixed", tmp_path)
+    driver = root / "sys/bus/pci/drivers/amdgpu"
+    (driver / "0000:27:00.0").rename(driver / "0000:27:01.4")
+    for index in range(8):
+        if index >= 4:  # partitions 0 to 3 leave bit 2 to the function
+            shutil.rmtree(nodes(root) / f"{3 + index}")
+        else:
+            change(nodes(root) / f"{3 + index}/properties", location_id=0x270C | index)
+    shutil.rmtree(nodes(root) / "4")
+    parts = by_pci(root)["0000:27:01.4"].partitions
+    assert [(part.index, part.render_minor) for part in parts] == [(0, 137), (2, 139), (3, 140)]
 
 
 def test_partitions_that_the_location_does_not_tell_apart_are_counted(tmp_path: Path) -> None:
