@@ -9,10 +9,10 @@ costs what it describes, with a warning that names it, and never another GPU.
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cdi import sysfs
 from cdi.cumask import MAX_CUS, RDNA_VERSION
 from cdi.errors import PermanentError, TemporaryError
 from cdi.node import Gpu, Node, Partition
@@ -21,9 +21,6 @@ from cdi.products import Names
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-MAX_FILE = 8192
-"""Bytes read of one file. Sysfs gives at most a page, and a node's properties take under 1 KiB."""
 
 MAX_MINOR = 1 << 20
 """Linux keeps 20 bits for a minor number."""
@@ -48,10 +45,6 @@ FIXED_MODES = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 
 ATTEMPTS = 3
 """How often a topology that changes while it is read is read again."""
-
-
-class _FileError(Exception):
-    """A file that cannot be used; the message names it, and what was expected and found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +100,9 @@ def read_node(sysroot: Path) -> Node:
     nodes = f"{sys}/class/kfd/kfd/topology/nodes"
     generation = f"{sys}/class/kfd/kfd/topology/generation_id"
     for _ in range(ATTEMPTS):
-        before = _quiet(generation)
+        before = sysfs.read_quietly(generation)
         node = _read_once(sys, nodes, Names(sysroot))
-        if _quiet(generation) == before:
+        if sysfs.read_quietly(generation) == before:
             return node
     raise TemporaryError(
         f"expected a topology that rests, found {generation} changing while it was read",
@@ -140,7 +133,7 @@ def _read_once(sys: str, nodes: str, names: Names) -> Node:
         members = groups.get(card.pci, [])
         try:
             gpus.append((_gpu(card, members, names, warnings), members))
-        except _FileError as error:
+        except sysfs.FileError as error:
             warnings.append(f"GPU {card.pci} is left out: {error}")
     if not gpus:
         raise PermanentError(
@@ -187,8 +180,8 @@ def _cards(sys: str, warnings: list[str]) -> Iterator[_Card]:
     names = None
     for folder in folders:
         try:
-            names = _list(folder)
-        except _FileError as error:
+            names = sysfs.listing(folder)
+        except sysfs.FileError as error:
             raise PermanentError(
                 str(error), "run as root, on the host or with the host's /sys mounted"
             ) from None
@@ -209,8 +202,8 @@ def _cards(sys: str, warnings: list[str]) -> Iterator[_Card]:
         path = f"{folder}/{name}"
         try:
             card, render = _minors(f"{path}/drm")
-            unique_id = _number_file(f"{path}/unique_id", 16, 1 << 64)
-        except _FileError as error:
+            unique_id = sysfs.read_number(f"{path}/unique_id", 16, 1 << 64)
+        except sysfs.FileError as error:
             warnings.append(f"GPU {name} is left out: {error}")
         else:
             yield _Card(name.lower(), place, path, card, render, unique_id)
@@ -236,13 +229,15 @@ def _pci_place(name: str) -> tuple[int, int, int, int] | None:
 def _minors(folder: str) -> tuple[int | None, int | None]:
     """Return the card and the render minor in a device's own drm folder, None for what it lacks."""
     found: dict[str, int] = {}
-    for name in _list(folder) or ():
+    for name in sysfs.listing(folder) or ():
         for kind in ("card", "renderD"):
             digits = name.removeprefix(kind)
-            if digits == name or not _is_decimal(digits):
+            if digits == name or not sysfs.is_decimal(digits):
                 continue
             if kind in found or len(digits) > 7 or int(digits) >= MAX_MINOR:
-                raise _FileError(f"expected one {kind} node in {folder}, found {name[:40]} besides")
+                raise sysfs.FileError(
+                    f"expected one {kind} node in {folder}, found {name[:40]} besides"
+                )
             found[kind] = int(digits)
     return found.get("card"), found.get("renderD")
 
@@ -253,8 +248,8 @@ def _minors(folder: str) -> tuple[int | None, int | None]:
 def _agents(nodes: str, warnings: list[str]) -> Iterator[_Agent]:
     """Yield the GPU nodes of the KFD topology, in ROCr's order."""
     try:
-        numbers = _numbers(nodes)
-    except _FileError as error:
+        numbers = sysfs.numbered(nodes)
+    except sysfs.FileError as error:
         raise PermanentError(
             str(error), "run as root, on the host or with the host's /sys mounted"
         ) from None
@@ -266,7 +261,7 @@ def _agents(nodes: str, warnings: list[str]) -> Iterator[_Agent]:
     for number in numbers:
         try:
             agent = _agent(number, f"{nodes}/{number}")
-        except _FileError as error:
+        except sysfs.FileError as error:
             warnings.append(f"KFD node {number} is left out: {error}")
         else:
             if agent is not None:
@@ -275,22 +270,22 @@ def _agents(nodes: str, warnings: list[str]) -> Iterator[_Agent]:
 
 def _agent(number: int, path: str) -> _Agent | None:
     """Return the GPU of a KFD node; None for a node of CPUs only."""
-    values = _Properties(f"{path}/properties")
+    values = sysfs.Properties(f"{path}/properties")
     simds = values.number("simd_count", 1 << 20)
     if not simds:
         if values.number("cpu_cores_count", 1 << 20, 0):
             return None
-        raise _FileError(f"expected CPUs or SIMDs in {values.path}, found neither")
+        raise sysfs.FileError(f"expected CPUs or SIMDs in {values.path}, found neither")
     simds_per_cu = values.number("simd_per_cu", 1 << 10)
     cus, rest = divmod(simds, simds_per_cu or simds + 1)
     if rest or not 0 < cus <= MAX_CUS:
-        raise _FileError(
+        raise sysfs.FileError(
             f"expected whole CUs, at most {MAX_CUS}, in {values.path}, found simd_count {simds}"
             f" with simd_per_cu {simds_per_cu}"
         )
     version = values.number("gfx_target_version", 10_000_000)
     if not version:
-        raise _FileError(f"expected a gfx_target_version in {values.path}, found 0")
+        raise sysfs.FileError(f"expected a gfx_target_version in {values.path}, found 0")
     # Old kernels do not tell the XCCs, and there is only one then. Where there may be several a
     # missing number must not pass for 1: a mask of single CUs would open the whole GPU.
     several = MULTI_XCC_VERSION <= version < RDNA_VERSION
@@ -310,11 +305,11 @@ def _agent(number: int, path: str) -> _Agent | None:
     )
 
 
-def _render(values: _Properties) -> int | None:
+def _render(values: sysfs.Properties) -> int | None:
     """Return the render minor that a KFD node names; None for 0, a negative or no number."""
     text = values.text("drm_render_minor", "0")
     negative = text.removeprefix("-")
-    if negative != text and _is_decimal(negative):
+    if negative != text and sysfs.is_decimal(negative):
         return None
     minor = values.number("drm_render_minor", 1 << 32, 0)
     # Some kernels print a negative number as an unsigned one.
@@ -323,12 +318,12 @@ def _render(values: _Properties) -> int | None:
 
 def _vram(agent: _Agent) -> int | None:
     """Return the bytes of VRAM in a KFD node's memory banks; None if it lists no bank."""
-    banks = _numbers(f"{agent.path}/mem_banks")
+    banks = sysfs.numbered(f"{agent.path}/mem_banks")
     if not banks:
         return None
     total = 0
     for number in banks:
-        values = _Properties(f"{agent.path}/mem_banks/{number}/properties")
+        values = sysfs.Properties(f"{agent.path}/mem_banks/{number}/properties")
         if values.number("heap_type", 1 << 32) in VRAM_HEAPS:
             total += values.number("size_in_bytes", MAX_VRAM)
     return total
@@ -345,11 +340,11 @@ def _peers(gpu: Gpu, nodes: str, owners: dict[int, str], warnings: list[str]) ->
     folder = f"{nodes}/{gpu.partitions[0].kfd_node}/io_links"
     peers = set()
     try:
-        for number in _numbers(folder) or ():
-            values = _Properties(f"{folder}/{number}/properties")
+        for number in sysfs.numbered(folder) or ():
+            values = sysfs.Properties(f"{folder}/{number}/properties")
             if values.number("type", 1 << 32) == XGMI:
                 peers.add(owners.get(values.number("node_to", 1 << 32)))
-    except _FileError as error:
+    except sysfs.FileError as error:
         warnings.append(f"the XGMI links of GPU {gpu.pci} are not known: {error}")
         return ()
     return tuple(sorted(pci for pci in peers if pci is not None and pci != gpu.pci))
@@ -425,16 +420,16 @@ def _xcps(platform: str, warnings: list[str]) -> dict[int, int | None]:
     """
     found: dict[int, int | None] = {}
     try:
-        names = _list(platform) or ()
-    except _FileError as error:
+        names = sysfs.listing(platform) or ()
+    except sysfs.FileError as error:
         warnings.append(f"partitions may be missing: {error}")
         return found
     for name in sorted(names):
         # Both spellings: amdgpu_xcp_7 and amdgpu_xcp.7.
-        if name.startswith(("amdgpu_xcp_", "amdgpu_xcp.")) and _is_decimal(name[11:]):
+        if name.startswith(("amdgpu_xcp_", "amdgpu_xcp.")) and sysfs.is_decimal(name[11:]):
             try:
                 card, render = _minors(f"{platform}/{name}/drm")
-            except _FileError as error:
+            except sysfs.FileError as error:
                 warnings.append(f"the partition {name[:40]} is left out: {error}")
             else:
                 if render is not None:
@@ -448,21 +443,21 @@ def _xcps(platform: str, warnings: list[str]) -> dict[int, int | None]:
 def _gpu(card: _Card, members: Sequence[_Member], names: Names, warnings: list[str]) -> Gpu:
     """Return the GPU of a PCI device, without its place and its peers."""
     if not members:
-        raise _FileError(
+        raise sysfs.FileError(
             f"expected a GPU node of it in the KFD topology, found none; the GPU at {card.path} is"
             " not fit for compute, or its KFD node cannot be read"
         )
-    device_id = _number_file(f"{card.path}/device", 16, 1 << 16)
+    device_id = sysfs.read_number(f"{card.path}/device", 16, 1 << 16)
     if device_id is None:
-        raise _FileError(f"expected a PCI device id, found no file {card.path}/device")
+        raise sysfs.FileError(f"expected a PCI device id, found no file {card.path}/device")
     revision = _optional_number(f"{card.path}/revision", 16, 1 << 8, warnings) or 0
     mode = _mode(f"{card.path}/current_compute_partition")
-    total = _number_file(f"{card.path}/mem_info_vram_total", 10, MAX_VRAM)
+    total = sysfs.read_number(f"{card.path}/mem_info_vram_total", 10, MAX_VRAM)
     partitions = _partitions(card, members, mode, total, warnings)
     first = members[0].agent
     try:
-        product = _text(f"{card.path}/product_name")
-    except _FileError as error:
+        product = sysfs.read(f"{card.path}/product_name")
+    except sysfs.FileError as error:
         warnings.append(f"the product name of GPU {card.pci} is taken from a table: {error}")
         product = None
     return Gpu(
@@ -498,7 +493,7 @@ def _partitions(
         agent = member.agent
         try:
             vram = _vram(agent)
-        except _FileError as error:
+        except sysfs.FileError as error:
             if mode in {"", "spx"}:
                 # Its siblings could no longer be told from a whole GPU.
                 raise
@@ -518,7 +513,7 @@ def _partitions(
             )
         )
     if not partitions:
-        raise _FileError("none of its partitions can be used")
+        raise sysfs.FileError("none of its partitions can be used")
     return tuple(sorted(partitions, key=lambda partition: partition.index))
 
 
@@ -558,25 +553,25 @@ def _unique_id(card: _Card, members: Sequence[_Member], mode: str, warnings: lis
 
 def _mode(path: str) -> str:
     """Return the compute partition mode in lower case; empty where there is none."""
-    text = _text(path)
+    text = sysfs.read(path)
     if text is None or text == "UNKNOWN\n":
         return ""
     text = text.strip()
     if not (text.isascii() and text.isalnum() and len(text) <= 16):
-        raise _FileError(f"expected a partition mode in {path}, found {_shown(text)}")
+        raise sysfs.FileError(f"expected a partition mode in {path}, found {sysfs.shown(text)}")
     return text.lower()
 
 
 def _modes(path: str, warnings: list[str]) -> tuple[str, ...]:
     """Return the modes of a list such as ``SPX, DPX``, in lower case; only shown to the user."""
     try:
-        text = (_text(path) or "").strip()
-    except _FileError as error:
+        text = (sysfs.read(path) or "").strip()
+    except sysfs.FileError as error:
         warnings.append(f"partition modes are not known: {error}")
         return ()
     modes = tuple(mode.strip().lower() for mode in text.split(",")) if text else ()
     if len(text) > 200 or not all(mode.isascii() and mode.isalnum() for mode in modes):
-        warnings.append(f"expected partition modes in {path}, found {_shown(text)}")
+        warnings.append(f"expected partition modes in {path}, found {sysfs.shown(text)}")
         return ()
     return tuple(mode for mode in modes if mode != "unknown")
 
@@ -584,144 +579,18 @@ def _modes(path: str, warnings: list[str]) -> tuple[str, ...]:
 def _numa(path: str, warnings: list[str]) -> int | None:
     """Return the NUMA node; None where the kernel says -1 or nothing."""
     try:
-        if (_text(path) or "").strip() == "-1":
+        if (sysfs.read(path) or "").strip() == "-1":
             return None
-    except _FileError as error:
+    except sysfs.FileError as error:
         warnings.append(f"the NUMA node is not known: {error}")
         return None
     return _optional_number(path, 10, 1 << 16, warnings)
 
 
-# Files
-
-
-class _Properties:
-    """The ``name value`` lines of a KFD file, read when they are asked for by name."""
-
-    def __init__(self, path: str) -> None:
-        text = _text(path)
-        if text is None:
-            raise _FileError(f"expected KFD properties, found no file {path}")
-        if not text.strip():
-            raise _FileError(
-                f"expected KFD properties in {path}, found nothing: this process may not see the"
-                " GPU (device cgroup)"
-            )
-        self.path = path
-        self._lines = f"\n{text}\n"
-
-    def __contains__(self, name: str) -> bool:
-        return f"\n{name} " in self._lines
-
-    def text(self, name: str, default: str | None = None) -> str:
-        """Return a value as it stands; without a default it must be there."""
-        key = f"\n{name} "
-        start = self._lines.find(key)
-        if start >= 0:
-            start += len(key)
-            return self._lines[start : self._lines.index("\n", start)]
-        if default is None:
-            raise _FileError(f"expected {name} in {self.path}, found no such line")
-        return default
-
-    def number(self, name: str, limit: int, default: int | None = None) -> int:
-        """Return a decimal value below a limit; without a default it must be there."""
-        if default is not None and name not in self:
-            return default
-        return _number(self.text(name).strip(), 10, limit, f"{name} in {self.path}")
-
-
-def _text(path: str) -> str | None:
-    """Return what a file holds; None if there is no such file.
-
-    Only regular files are read, and never waited for: a sysroot may be anyone's.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise _FileError(f"expected to read {path}, found: {error.strerror}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise _FileError(f"expected {path} to be a file, found something else")
-        data = os.read(handle, MAX_FILE)
-    except OSError as error:
-        raise _FileError(f"expected to read {path}, found: {error.strerror}") from None
-    finally:
-        os.close(handle)
-    if len(data) == MAX_FILE:
-        raise _FileError(f"expected less than {MAX_FILE} bytes in {path}, found more")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise _FileError(f"expected text in {path}, found binary data") from None
-    if "\0" in text:
-        raise _FileError(f"expected text in {path}, found NUL characters")
-    return text
-
-
-def _quiet(path: str) -> str | None:
-    """Return what a file holds; None if it cannot be read."""
-    try:
-        return _text(path)
-    except _FileError:
-        return None
-
-
-def _list(folder: str) -> list[str] | None:
-    """Return the names in a folder; None if there is no such folder."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _FileError(f"expected to list {folder}, found: {error.strerror}") from None
-
-
-def _numbers(folder: str) -> list[int] | None:
-    """Return the numbered entries of a folder, ascending; None if there is no such folder."""
-    names = _list(folder)
-    if names is None:
-        return None
-    return sorted(int(name) for name in names if _is_decimal(name) and len(name) <= 9)
-
-
-def _number_file(path: str, base: int, limit: int) -> int | None:
-    """Return the number in a file, None if there is no such file."""
-    text = _text(path)
-    return None if text is None else _number(text.strip(), base, limit, path)
-
-
 def _optional_number(path: str, base: int, limit: int, warnings: list[str]) -> int | None:
     """Return the number in a file that no decision hangs on; None, with a warning, for garbage."""
     try:
-        return _number_file(path, base, limit)
-    except _FileError as error:
+        return sysfs.read_number(path, base, limit)
+    except sysfs.FileError as error:
         warnings.append(str(error))
         return None
-
-
-def _number(text: str, base: int, limit: int, place: str) -> int:
-    """Return the number that a text is, with or without ``0x`` if hexadecimal."""
-    digits = text.removeprefix("0x") if base == 16 else text
-    # int() alone would take signs, underscores and the digits of other scripts.
-    if digits.isascii() and digits.isalnum() and len(digits) <= 20:
-        try:
-            number = int(digits, base)
-        except ValueError:
-            pass
-        else:
-            if number < limit:
-                return number
-    raise _FileError(f"expected a number below {limit:#x} as {place}, found {_shown(text)}")
-
-
-def _is_decimal(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
-
-
-def _shown(text: str) -> str:
-    """Return a foreign text fit for one line of a message."""
-    return ascii(text[:40])
