@@ -43,6 +43,9 @@ Every kernel that drives these parts also tells ``num_xcc``.
 FIXED_MODES = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 """Partitions by compute mode; in CPX there is one for each XCC."""
 
+MAX_REASONS = 8
+"""Warnings told where no GPU can be used; the first few say it all."""
+
 ATTEMPTS = 3
 """How often a topology that changes while it is read is read again."""
 
@@ -136,8 +139,9 @@ def _read_once(sys: str, nodes: str, names: Names) -> Node:
         except sysfs.FileError as error:
             warnings.append(f"GPU {card.pci} is left out: {error}")
     if not gpus:
+        found = [*warnings[:MAX_REASONS], "and so on"] if warnings[MAX_REASONS:] else warnings
         raise PermanentError(
-            f"expected a GPU that can be used, found none in {len(cards)}: " + "; ".join(warnings),
+            f"expected a GPU that can be used, found none: {'; '.join(found)}",
             "run as root on the host, and see the kernel's log for amdgpu and kfd",
         )
     owners = {member.agent.number: gpu.pci for gpu, members in gpus for member in members}
@@ -363,23 +367,13 @@ def _tie(
         xcps = _xcps(f"{sys}/devices/platform", warnings)
     placed: dict[int, list[tuple[_Card, _Member]]] = {}
     for agent in agents:
-        card = _parent(agent, cards)
-        owner = own.get(agent.render) if agent.render is not None else card
-        if card is None:
-            fault = f"amdgpu drives no GPU at its location_id {agent.location:#x}"
-        elif owner is not None and owner is not card:
-            fault = f"its renderD{agent.render} is {owner.pci}'s, but its location is {card.pci}"
-        elif owner is not None and owner.render is not None:
-            member = _Member(agent, owner.render, owner.card)
-            placed.setdefault(member.render, []).append((card, member))
-            continue
-        elif agent.render in xcps:
-            member = _Member(agent, agent.render, xcps[agent.render])
-            placed.setdefault(member.render, []).append((card, member))
-            continue
+        try:
+            card = _parent(agent, cards)
+            member = _join(agent, card, own, xcps)
+        except sysfs.FileError as error:
+            warnings.append(f"KFD node {agent.number} is left out: {error}; see {agent.path}")
         else:
-            fault = f"no device of amdgpu has its render node ({agent.render or 'not told'})"
-        warnings.append(f"KFD node {agent.number} is left out: {fault}; see {agent.path}")
+            placed.setdefault(member.render, []).append((card, member))
     groups: dict[str, list[_Member]] = {}
     for render, claims in placed.items():
         if len(claims) > 1:
@@ -391,7 +385,21 @@ def _tie(
     return groups
 
 
-def _parent(agent: _Agent, cards: Sequence[_Card]) -> _Card | None:
+def _join(
+    agent: _Agent, card: _Card, own: dict[int, _Card], xcps: dict[int, int | None]
+) -> _Member:
+    """Return a KFD node with its DRM nodes: the PCI device's own, or those of a partition."""
+    owner = card if agent.render is None else own.get(agent.render)
+    if owner is card and card.render is not None:
+        return _Member(agent, card.render, card.card)
+    if owner is None and agent.render in xcps:
+        return _Member(agent, agent.render, xcps[agent.render])
+    wanted = "a render node" if agent.render is None else f"renderD{agent.render}"
+    holder = owner.pci if owner is not None and owner is not card else "no GPU or partition"
+    raise sysfs.FileError(f"expected {wanted} with {card.pci}, found it with {holder}")
+
+
+def _parent(agent: _Agent, cards: Sequence[_Card]) -> _Card:
     """Return the PCI device of a KFD node.
 
     By bus and device, because the function bits may carry the partition, and by domain where the
@@ -410,7 +418,11 @@ def _parent(agent: _Agent, cards: Sequence[_Card]) -> _Card | None:
     if len(same) == 1:
         return same[0]
     exact = [card for card in there if card.place[3] == agent.location & 7]
-    return exact[0] if len(exact) == 1 else None
+    if len(exact) == 1:
+        return exact[0]
+    raise sysfs.FileError(
+        f"expected one usable GPU of amdgpu at location_id {agent.location:#x}, found {len(there)}"
+    )
 
 
 def _xcps(platform: str, warnings: list[str]) -> dict[int, int | None]:

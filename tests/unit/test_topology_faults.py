@@ -300,7 +300,7 @@ def test_no_kfd(root: Path) -> None:
 def test_no_gpu_in_kfd(root: Path) -> None:
     for number in range(2, 13):
         shutil.rmtree(root / KFD / str(number))
-    with pytest.raises(PermanentError, match="GPU that can be used, found none in 4") as error:
+    with pytest.raises(PermanentError, match="GPU that can be used, found none") as error:
         topology.read_node(root)
     assert VICTIM in error.value.message
 
