@@ -43,7 +43,7 @@ Every kernel that drives these parts also tells ``num_xcc``.
 FIXED_MODES = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 """Partitions by compute mode; in CPX there is one for each XCC."""
 
-MAX_REASONS = 8
+MAX_REASONS = 3
 """Warnings told where no GPU can be used; the first few say it all."""
 
 ATTEMPTS = 3
@@ -456,8 +456,8 @@ def _gpu(card: _Card, members: Sequence[_Member], names: Names, warnings: list[s
     """Return the GPU of a PCI device, without its place and its peers."""
     if not members:
         raise sysfs.FileError(
-            f"expected a GPU node of it in the KFD topology, found none; the GPU at {card.path} is"
-            " not fit for compute, or its KFD node cannot be read"
+            "expected a node of it in the KFD topology, found none; it is not fit for compute, or"
+            " its node cannot be read"
         )
     device_id = sysfs.read_number(f"{card.path}/device", 16, 1 << 16)
     if device_id is None:
