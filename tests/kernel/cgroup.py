@@ -20,6 +20,9 @@ class Cgroup:
         path.mkdir()
         return Cgroup(path)
 
+    def existing(self, name: str) -> "Cgroup":
+        return Cgroup(self.path / name)
+
     def write(self, name: str, text: str) -> int:
         """One write(2) to one of its files; answers 0 or the error's number."""
         descriptor = os.open(self.path / name, os.O_WRONLY)

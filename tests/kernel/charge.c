@@ -1,33 +1,35 @@
 /*
  * A container's program: allocates device memory and says what it was answered.
  *
- *   charge REGION BYTES    exits with 0 or the error's number
- *   charge                 does so for each line "REGION BYTES" of its standard input and prints
- *                          the number; what it got stays allocated until the input ends
+ *   charge REGION BYTES    prints 0 or the error's number and exits with it
+ *   charge                 prints it for each line "REGION BYTES" of its standard input; what it
+ *                          got stays allocated until the input ends
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
-static int charge(int driver, const char *what)
+static int charge(int driver, const char *region, const char *bytes)
 {
-	return dprintf(driver, "charge %s", what) < 0 ? errno : 0;
+	int answer = dprintf(driver, "charge %s %s", region, bytes) < 0 ? errno : 0;
+
+	printf("%d\n", answer);
+	fflush(stdout);
+	return answer;
 }
 
 int main(int argc, char **argv)
 {
 	int driver = open("/proc/dmemtest", O_WRONLY);
-	char line[256];
+	char region[128], bytes[32];
 
-	if (driver < 0)
+	if (driver < 0) {
+		perror("/proc/dmemtest");
 		return errno;
-	if (argc == 3) {
-		snprintf(line, sizeof(line), "%s %s", argv[1], argv[2]);
-		return charge(driver, line);
 	}
-	setvbuf(stdout, NULL, _IONBF, 0);
-	while (fgets(line, sizeof(line), stdin))
-		printf("%d\n", charge(driver, line));
+	if (argc == 3)
+		return charge(driver, argv[1], argv[2]);
+	while (scanf("%127s %31s", region, bytes) == 2)
+		charge(driver, region, bytes);
 	return 0;
 }

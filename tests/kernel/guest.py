@@ -39,6 +39,8 @@ class Guest:
     regions: Sequence[Region] = ()
     visible: Sequence[Path] = ()
     """Host folders, read-only in the guest, that its own /tmp and the like would hide."""
+    parameters: Sequence[str] = ()
+    """Of the kernel, besides those it needs: `name=value`."""
     memory: int = 1024
     """MiB; taken from the host as it is used."""
     seconds: float = 120
@@ -79,8 +81,8 @@ def run(
     """Start a guest, run the command as root in the repository's folder, power it off.
 
     `shared` is an existing folder, writable for both sides and at the same path; `command`,
-    `output`, `status`, and `console` in it are the guest's. Raises GuestError when the command
-    did not end within `guest.seconds` or the kernel stopped before.
+    `output`, `status`, and `console` in it are the guest's. Raises GuestError when the host lacks
+    something, the command did not end within `guest.seconds`, or the kernel stopped before.
     """
     (shared / "command").write_text(_script(guest, command, environment or {}))
     console = shared / "console"
@@ -113,7 +115,8 @@ def _boot(guest: Guest, shared: Path) -> list[str]:
     console = ["quiet", "con=null", "con0=null,fd:1", "con1=null,fd:1"]
     # With `seccomp` the host's kernel intercepts the guest's system calls faster than ptrace does.
     machine = [f"mem={guest.memory}M", "seccomp=auto", f"uml_dir={shared}"]
-    return [str(guest.kernel), *machine, *root, *console, f"init={_INIT}", "--", str(shared)]
+    own = [*root, *console, *guest.parameters, f"init={_INIT}", "--", str(shared)]
+    return [str(guest.kernel), *machine, *own]
 
 
 def _script(guest: Guest, command: Sequence[str], environment: Mapping[str, str]) -> str:

@@ -1,0 +1,51 @@
+"""Shares of the guest's GPUs, and what the CDI device of one gives its container."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.kernel.containers import Hook, Stage
+from tests.kernel.guest import Region
+
+LIBRARY = "/usr/local/vgpu/libamvgpu.so"
+VALUES = "/usr/local/vgpu/share.conf"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a share has of one GPU; its compute units are the same everywhere here."""
+
+    region: Region
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Share:
+    name: str
+    parts: Sequence[Part]
+
+    def environment(self) -> dict[str, str]:
+        """What keeps a container's ROCm within the share."""
+        return {
+            "ROCR_VISIBLE_DEVICES": ",".join(str(i) for i, _ in enumerate(self.parts)),
+            "HSA_CU_MASK": ";".join(f"{i}:0-71" for i, _ in enumerate(self.parts)),
+            "LD_AUDIT": LIBRARY,
+            **{
+                f"HIP_DEVICE_MEMORY_LIMIT_{i}": str(part.bytes) for i, part in enumerate(self.parts)
+            },
+        }
+
+    def hook(self, path: str, require: str, stage: Stage = "prestart") -> Hook:
+        """The hook that holds a container to this share under a policy."""
+        gpus = [("--gpu", _gpu(index, part)) for index, part in enumerate(self.parts)]
+        words = [word for pair in gpus for word in pair]
+        args = ["amd-oci-hook", "run", "--share", self.name, "--require", require, *words]
+        return Hook(path, args, stage)
+
+
+def _gpu(index: int, part: Part) -> str:
+    """An MI300X: 304 compute units, granted eight by eight."""
+    address = part.region.name.split("/")[1]
+    return (
+        f"pci={address},index={index},rocr={index},cus=0-71,count=304,atom=8,"
+        f"bytes={part.bytes},render={128 + index}"
+    )
