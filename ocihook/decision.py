@@ -35,8 +35,8 @@ def decide(arguments: Arguments, state: State) -> str:
 
 
 def _detected(arguments: Arguments, container: Container) -> Arguments | None:
-    from ocihook import arguments as command_line  # noqa: PLC0415 - loaded already
-    from ocihook import detect  # noqa: PLC0415 - only for a hook that knows no share
+    from ocihook import arguments as command_line
+    from ocihook import detect
 
     words = detect.share_arguments(container, arguments.sysroot)
     if words is None:
@@ -58,7 +58,7 @@ def _memory(require: str, pid: int, container: Container, share: Share, sysroot:
             if require == "dmem":
                 raise
             missing = f"; and without the library a dmem cap is needed: {refusal}"
-    from ocihook import libc  # noqa: PLC0415 - needless where dmem holds
+    from ocihook import libc
 
     try:
         return f"the library, {libc.check(container)}"

@@ -38,7 +38,7 @@ def parse(data: bytes, name: str) -> object:
 def _scan(text: str) -> tuple[bool, object]:
     """Return whether the C scanner took the whole text, and the value."""
     try:
-        from _json import make_scanner  # noqa: PLC0415 - may be missing
+        from _json import make_scanner
 
         scan = make_scanner(Context)  # type: ignore[arg-type] # typeshed wants a scanner there
         value, end = scan(text, len(text) - len(text.lstrip(BLANKS)))
@@ -49,6 +49,6 @@ def _scan(text: str) -> tuple[bool, object]:
 
 
 def _loads(text: str) -> object:
-    import json  # noqa: PLC0415 - only where the scanner will not do
+    import json
 
     return json.loads(text)
