@@ -1,6 +1,8 @@
 """A sandbox for each runtime, with the runtime ready in it, kept for all tests that use it."""
 
+import shutil
 from collections.abc import Iterator
+from operator import attrgetter
 
 import pytest
 
@@ -8,7 +10,8 @@ from tests import debian
 from tests.integration import image, need
 from tests.integration.image import Image
 from tests.integration.machine import Machine
-from tests.integration.runtimes import RUNTIMES
+from tests.integration.product import amd_cdi, install
+from tests.integration.runtimes import BARE, ENGINES
 from tests.integration.sandbox import sandbox
 
 # The DRM nodes of the sample node `mixed`, another vendor's GPU (card0, renderD128) among them.
@@ -20,24 +23,23 @@ NODES = ("kfd", *(f"dri/card{n}" for n in CARDS), *(f"dri/renderD{n}" for n in R
 @pytest.fixture(scope="session")
 def busybox(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """An image whose only program is static."""
-    program = need.file(image.STATIC_BUSYBOX)
-    layer = image.busybox_layer(tmp_path_factory.mktemp("image") / "busybox.tar", program)
-    return Image("localhost/probe:busybox", [layer])
+    root = tmp_path_factory.mktemp("busybox")
+    image.add_programs(root)
+    shutil.copy(need.file(image.STATIC_BUSYBOX), root / "bin")
+    return Image("localhost/probe:busybox", root)
 
 
 @pytest.fixture(scope="session")
 def bookworm(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """An image whose programs are linked against the libc of Debian 12, glibc 2.36."""
     files = need.fetched(lambda: debian.unpacked("bookworm", "busybox", "libc6"))
-    folder = tmp_path_factory.mktemp("image")
-    layers = [
-        image.layer(folder / "bookworm.tar", files),
-        image.busybox_layer(folder / "links.tar", None),
-    ]
-    return Image("localhost/probe:bookworm", layers)
+    root = tmp_path_factory.mktemp("bookworm")
+    shutil.copytree(files, root, symlinks=True, dirs_exist_ok=True)
+    image.add_programs(root)
+    return Image("localhost/probe:bookworm", root)
 
 
-@pytest.fixture(scope="session", params=RUNTIMES, ids=lambda runtime: runtime.name)
+@pytest.fixture(scope="session", params=[*ENGINES, *BARE], ids=attrgetter("name"))
 def machine(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -52,4 +54,14 @@ def machine(
         sandbox(folder, runtime.cgroups, NODES) as made,
         runtime.opened(made, [busybox, bookworm]) as start,
     ):
-        yield Machine(made, busybox, bookworm, start)
+        yield Machine(made, runtime, bookworm, busybox, start)
+
+
+@pytest.fixture(scope="session")
+def node(machine: Machine) -> Machine:
+    """The machine with amd-cdi installed, a share of GPU 0 and equal shares of the rest."""
+    install(machine.sandbox)
+    request = ("--gpu=0", "--cores=25", "--memory=48GiB", "--sample=mixed")
+    amd_cdi(machine.sandbox, "share", "create", "alice", *request)
+    amd_cdi(machine.sandbox, "generate", "--split=2", "--sample=mixed")
+    return machine

@@ -33,3 +33,7 @@ class Runtime:
     cgroups: Cgroups
     opened: Callable[[Sandbox, Sequence[Image]], AbstractContextManager[Start]]
     """Makes the runtime ready in a sandbox, with these images loaded."""
+    refusal: int
+    """Exit status, gRPC code through CRI, of a container that its hook does not let start."""
+    quotes_hook: bool
+    """Whether the user then sees what the hook said, not only that it failed."""

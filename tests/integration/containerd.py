@@ -148,7 +148,9 @@ def _config(messages: Any, container: Container, number: int, log: str) -> Any:
         metadata={"name": f"c{number}"},
         image={"image": container.image.name},
         command=container.command,
-        envs=[{"key": key, "value": value} for key, value in container.environment.items()],
+        envs=[
+            {"key": key, "value": value.encode()} for key, value in container.environment.items()
+        ],
         mounts=[{"host_path": path, "container_path": path} for path in container.binds],
         devices=[
             {"host_path": path, "container_path": path, "permissions": "rw"}

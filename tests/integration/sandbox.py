@@ -1,8 +1,7 @@
 """A machine of the test's own: private mounts, processes and /dev on the kernel of the host.
 
-Everything that a container runtime or amd-cdi writes outside of the test's folder (/etc, /run,
-/usr/local, /var/lib) lands in memory and goes with the sandbox; processes left behind are ended
-with it.
+What is written to /etc, /run, /usr/local, /var/lib and /var/log lands in memory and goes with the
+sandbox, processes left behind are ended with it, and nothing of the host's own CDI shows.
 """
 
 import os
@@ -54,8 +53,10 @@ while [ $# -gt 0 ]; do
     shift 3
 done
 mount --rbind "$dev" /dev
-mount -t tmpfs -o mode=755 run /run
-mkdir -p /etc/cdi /run/lock
+for path in /etc/cdi /run /usr/local/lib/amd-cdi /var/lib/amd-cdi /var/log; do
+    mkdir -p "$path"
+    mount -t tmpfs -o mode=755 empty "$path"
+done
 """
 
 _CGROUPS: Mapping[Cgroups, str] = {

@@ -5,30 +5,16 @@ card16), GPU 2 a Radeon RX 9070 XT (card20, renderD150), GPU 3 an APU (card22, r
 and renderD128 are another vendor's.
 """
 
-import json
 from collections.abc import Collection
 
 import pytest
 
 from tests.integration import probe
 from tests.integration.machine import Machine
+from tests.integration.product import USAGE, hook_log
 from tests.integration.sandbox import node_number
 
 EVERY_RENDER_NODE = tuple(f"226:{minor}" for minor in (128, 129, *range(137, 145), 150, 152))
-
-# Stands in for the hook; a program that is static takes no notice of the library either.
-HOOK = """#!/bin/sh
-{ echo "$*"; env | sort; cat; } >FOLDER/hook.log
-"""
-
-
-@pytest.fixture(scope="session")
-def node(machine: Machine) -> Machine:
-    """The machine after `amd-cdi` made a share of GPU 0 and equal shares of the rest."""
-    machine.prepare(HOOK.replace("FOLDER", str(machine.sandbox.folder)))
-    machine.amd_cdi("share", "create", "alice", "--gpu=0", "--cores=25", "--memory=48GiB")
-    machine.amd_cdi("generate", "--split=2")
-    return machine
 
 
 def granted(sight: probe.Sight) -> set[str]:
@@ -126,14 +112,9 @@ def test_a_share_comes_with_its_limits(
     }
 
 
-def test_the_hook_of_a_share_runs_before_it(node: Machine) -> None:
+def test_the_library_of_a_share_is_loaded_in_its_programs(node: Machine) -> None:
     node.look("share-alice")
-    arguments, *environment, state = (node.sandbox.folder / "hook.log").read_text().splitlines()
-    assert arguments == (
-        "run --share share-alice --require any --gpu pci=0000:05:00.0,index=0,"
-        "rocr=GPU-8e1bb56457addd1b,cus=0-71,count=304,atom=8,bytes=51539607552,render=129,card=1"
+    assert node.sandbox.path(f"{USAGE}/share-alice").read_bytes().startswith(b"loaded")
+    assert hook_log(node.sandbox)[-1].endswith(
+        "share share-alice: memory held by the library, glibc 2.35 or later"
     )
-    assert {entry for entry in environment if not entry.startswith("PWD=")} == {
-        "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
-    }
-    assert json.loads(state)["status"] in {"creating", "created"}

@@ -1,0 +1,171 @@
+"""What the hook refuses, by real runtimes, and what their user then sees.
+
+The share is the one of `node`: CUs 0 to 71 and 48 GiB of GPU 0, in atoms of 8 CUs.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+from tests.integration.machine import Machine
+from tests.integration.product import INSTALLED, amd_cdi, hook_log
+from tests.integration.runtimes import BARE, ENGINES
+from tests.integration.sandbox import Outcome
+
+HOOK = f"{INSTALLED}/amd-oci-hook"
+
+OTHER_GPU = r"expected no AMD GPU beyond share share-alice in \S+/config\.json, found "
+
+# A hook that keeps the configuration it was run for, and lets the real one decide.
+RECORDER = f"""#!/usr/bin/python3 -IS
+import json, shutil, subprocess, sys
+state = sys.stdin.buffer.read()
+shutil.copy(json.loads(state)["bundle"] + "/config.json", "FOLDER/recorded.json")
+sys.exit(subprocess.run(["{HOOK}", *sys.argv[1:]], input=state).returncode)
+"""
+
+
+def assert_refused(node: Machine, outcome: Outcome, reason: str) -> None:
+    """Check that nothing of the container ran, and that who looks finds this reason."""
+    assert (outcome.status, outcome.stdout) == (node.runtime.refusal, ""), outcome.stderr
+    line = f"share share-alice: refused: {reason}"
+    assert re.search(line, hook_log(node.sandbox)[-1])
+    shown = line if node.runtime.quotes_hook else r"error executing hook .*\(exit code: 1\)"
+    assert re.search(shown, outcome.stderr)
+
+
+def test_a_container_without_a_share_is_untouched(node: Machine) -> None:
+    before = hook_log(node.sandbox)
+    for devices in ([], ["2"], ["0", "1"]):
+        assert node.run(*devices, image=node.static).status == 0
+    assert hook_log(node.sandbox) == before
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        pytest.param(
+            {"nodes": ["/dev/dri/renderD150"]},
+            OTHER_GPU + "the device '/dev/dri/renderD150' in linux.devices",
+            id="another render node",
+        ),
+        pytest.param(
+            {"binds": ["/dev/dri"]}, OTHER_GPU + "the mount of '/dev/dri'", id="a mounted dev dri"
+        ),
+        pytest.param(
+            {"environment": {"HSA_CU_MASK_SKIP_INIT": "1"}},
+            r"expected no HSA_CU_MASK_SKIP_INIT in \S+/config\.json, found "
+            "HSA_CU_MASK_SKIP_INIT='1', which lifts the CU mask",
+            id="a skipped mask",
+        ),
+    ],
+)
+def test_what_leads_beyond_the_share_is_refused(
+    node: Machine, extra: Mapping[str, Any], reason: str
+) -> None:
+    assert_refused(node, node.run("share-alice", **extra), reason)
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        pytest.param("2", OTHER_GPU + "the device '/dev/dri/card20'", id="a whole GPU"),
+        pytest.param(
+            "2-1of2",
+            r"expected ROCR_VISIBLE_DEVICES=GPU-8e1bb56457addd1b in \S+/config\.json, "
+            "found 'GPU-3c7ae05d91f4b268'",
+            id="a second share",
+        ),
+    ],
+)
+def test_a_second_device_beside_the_share_is_refused(
+    node: Machine, other: str, reason: str
+) -> None:
+    assert_refused(node, node.run("share-alice", other), reason)
+
+
+def test_an_image_that_does_not_load_the_library_is_refused(node: Machine) -> None:
+    reason = (
+        "expected '/bin/sh' as a dynamic program that loads LD_AUDIT, "
+        "found a static program at '/bin/busybox'"
+    )
+    assert_refused(node, node.run("share-alice", image=node.static), reason)
+
+
+@pytest.mark.parametrize("machine", ENGINES, ids=attrgetter("name"), indirect=True)
+def test_a_privileged_container_is_refused(node: Machine) -> None:
+    outcome = node.run("share-alice", privileged=True)
+    assert_refused(node, outcome, OTHER_GPU + "the device '/dev/dri/card0' in linux.devices")
+
+
+@pytest.mark.parametrize("machine", ENGINES, ids=attrgetter("name"), indirect=True)
+def test_a_user_cannot_widen_the_share_by_environment(node: Machine) -> None:
+    wish = {
+        "ROCR_VISIBLE_DEVICES": "0,1,2",
+        "HSA_CU_MASK": "0:0-303",
+        "HIP_DEVICE_MEMORY_LIMIT_0": "200g",
+        "LD_AUDIT": "",
+    }
+    outcome = node.run("share-alice", environment=wish)
+    assert outcome.status == 0
+    for line in (
+        "ROCR_VISIBLE_DEVICES=GPU-8e1bb56457addd1b",
+        "HSA_CU_MASK=0:0-71",
+        "HIP_DEVICE_MEMORY_LIMIT_0=51539607552",
+        "LD_AUDIT=/usr/local/vgpu/libamvgpu.so",
+    ):
+        assert f"environment {line}\n" in outcome.stdout
+    assert outcome.stdout.count("environment HSA_CU_MASK=") == 1
+
+
+@pytest.mark.parametrize("machine", BARE, ids=attrgetter("name"), indirect=True)
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("ROCR_VISIBLE_DEVICES", "0", "=GPU-8e1bb56457addd1b"),
+        ("HIP_VISIBLE_DEVICES", "1", " within 0 to 0"),
+        ("HSA_CU_MASK", "0:0-303", " within 0:0-71"),
+        ("HSA_CU_MASK", "0:0-8", " within 0:0-71"),
+        ("HSA_CU_MASK", "1:0-71", " within 0:0-71"),
+        ("HIP_DEVICE_MEMORY_LIMIT_0", "51539607553", " from 1 to 51539607552 bytes"),
+        ("LD_AUDIT", "/tmp/other.so", " with /usr/local/vgpu/libamvgpu.so"),
+    ],
+)
+def test_an_environment_beyond_the_share_is_refused(
+    node: Machine, name: str, value: str, expected: str
+) -> None:
+    """As when a runtime, or who writes its configuration, applies CDI before the user's wishes."""
+    reason = rf"expected {name}{expected} in \S+/config\.json, found '{value}'"
+    assert_refused(node, node.run("share-alice", environment={name: value}), reason)
+
+
+@pytest.fixture
+def recorded(node: Machine) -> Iterator[Machine]:
+    """The machine with every share's hook at createRuntime, its configuration recorded."""
+    recorder = node.sandbox.path(f"{INSTALLED}/recorder")
+    recorder.write_text(RECORDER.replace("FOLDER", str(node.sandbox.folder)))
+    recorder.chmod(0o755)
+    generate = ("generate", "--sample=mixed", "--split=2")
+    stage = ("--hook-stage=createRuntime", f"--hook-path={INSTALLED}/recorder")
+    amd_cdi(node.sandbox, *generate, *stage)
+    yield node
+    amd_cdi(node.sandbox, *generate, "--hook-stage=prestart", f"--hook-path={HOOK}")
+
+
+def test_the_hook_also_decides_at_create_runtime(recorded: Machine) -> None:
+    record = recorded.sandbox.folder / "recorded.json"
+    deadline = time.monotonic() + 10
+    while not record.exists():
+        # containerd reads a changed spec a moment later, when inotify tells it.
+        assert time.monotonic() < deadline
+        assert recorded.run("share-alice").status == 0
+    hooks = json.loads(record.read_text())["hooks"]
+    assert [hook["path"] for hook in hooks["createRuntime"]] == [f"{INSTALLED}/recorder"]
+    assert not hooks.get("prestart")
+    outcome = recorded.run("share-alice", nodes=["/dev/dri/renderD150"])
+    assert_refused(recorded, outcome, OTHER_GPU + "the device '/dev/dri/renderD150'")
