@@ -76,6 +76,13 @@ def test_longest_file(tmp_path: Path) -> None:
         sysfs.read(str(path))
 
 
+@pytest.mark.parametrize("content", [b"1\0", b"\xff"])
+def test_only_text_is_read(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(sysfs.FileError, match=r"expected text in .*/file"):
+        sysfs.read(f"{tmp_path}/file")
+
+
 @pytest.mark.parametrize("kind", ["fifo", "socket", "folder", "device", "loop"])
 def test_only_files_are_read(tmp_path: Path, kind: str) -> None:
     path = tmp_path / kind

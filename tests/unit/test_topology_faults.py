@@ -222,6 +222,19 @@ def test_bad_bank_of_a_partition_costs_that_partition(root: Path) -> None:
         assert f"partition {index}" in warning
 
 
+def test_bad_bank_costs_the_gpu_where_no_mode_tells_of_partitions(root: Path) -> None:
+    # What is left would pass for a whole GPU, and its id would name the other partitions too.
+    (root / "sys/bus/pci/devices/0000:27:00.0/current_compute_partition").unlink()
+    for number in range(5, 11):
+        shutil.rmtree(root / KFD / str(number))
+    write(root / KFD / "4/mem_banks/0/properties", "heap_type 1\nsize_in_bytes 1e9")
+    node = topology.read_node(root)
+    assert "0000:27:00.0" not in {gpu.pci for gpu in node.gpus}
+    (warning,) = node.warnings
+    assert "0000:27:00.0" in warning
+    assert "nodes/4/mem_banks/0/properties" in warning
+
+
 def test_bad_platform_device_costs_its_partition(root: Path) -> None:
     (root / "sys/devices/platform/amdgpu_xcp_2/drm/renderD999").mkdir()
     node = topology.read_node(root)
@@ -378,7 +391,7 @@ def check(node: Node, root: Path) -> None:
 
 
 FUZZED = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
