@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line; the process ends with its exit status."""
+    for name in ("stdout", "stderr"):
+        # Closed by the caller: what is written there is lost, as he wants it.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 -- pathlib takes long
     if sys.argv[1:] == ["--version"]:
         # Answered before anything is imported: it is what scripts probe a tool with.
         from cdi.version import __version__
 
         sys.stdout.write(f"amd-cdi {__version__}\n")
         return
-    from cdi.command.app import run
+    try:
+        from cdi.command.app import run
 
-    run()
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

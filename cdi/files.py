@@ -43,9 +43,15 @@ def os_error(action: str, path: Path | str, error: OSError) -> AmdCdiError:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and its parents, unless it is there."""
+    """Make a directory and its parents, unless it is there.
+
+    The new ones get mode 0755, whatever the umask: rootless podman has to read specs.
+    """
     try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            path.chmod(0o755)
     except OSError as error:
         raise os_error("make the directory", directory, error) from error
 
@@ -182,18 +188,19 @@ def sync_directory(directory: Path) -> None:
 def _unchanged(target: Path, data: bytes) -> bool:
     """Whether the target holds these bytes and everyone may read them."""
     try:
-        status = target.lstat()
+        # What a link leads to counts: /dev/stdout must not be replaced by a file.
+        status = target.stat()
     except FileNotFoundError:
         return False
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise PermanentError(
             f"a regular file was expected at {target}, found a device or the like",
             "choose another file, or '-' for standard output",
         )
     return (
-        stat.S_ISREG(status.st_mode)
+        not target.is_symlink()
         and stat.S_IMODE(status.st_mode) == 0o644
         and status.st_size == len(data)
         and target.read_bytes() == data

@@ -97,13 +97,15 @@ def decode(data: bytes) -> Ledger:
     Raises one of MALFORMED if it is not one.
     """
     document = json.loads(data)
-    if not isinstance(document, dict) or document.get("version") != VERSION:
-        raise ValueError(f"a document of version {VERSION} was expected")
+    version = document.get("version") if isinstance(document, dict) else None
+    if type(version) is not int or version != VERSION:
+        raise ValueError(f"version {VERSION} was expected, found {str(version)[:80]!r}")
     shares = tuple(_share(entry) for entry in _typed(document["shares"], list))
     if len({share.name for share in shares}) < len(shares):
         raise ValueError("two shares have the same name")
     return Ledger(
-        tuple(sorted(shares, key=lambda share: share.name)), _options(document["options"])
+        tuple(sorted(shares, key=lambda share: share.name)),
+        _options(_typed(document["options"], dict)),
     )
 
 
@@ -135,6 +137,8 @@ def _share(entry: Mapping[str, Any]) -> Share:
     slices = tuple(_slice(part) for part in entry["slices"])
     if not slices:
         raise ValueError(f"share {name!r} has no slices")
+    if len({(slice_.pci, slice_.partition) for slice_ in slices}) < len(slices):
+        raise ValueError(f"share {name!r} has a GPU twice")
     return Share(name, slices, oversubscribed=_typed(entry.get("oversubscribed", False), bool))
 
 

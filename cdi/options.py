@@ -52,7 +52,9 @@ class Options:
             ("format", *_choice(self.format, Format)),
             (
                 "strategies",
-                self.strategies and set(self.strategies) <= set(STRATEGIES),
+                type(self.strategies) is tuple
+                and self.strategies
+                and set(self.strategies) <= set(STRATEGIES),
                 f"some of {', '.join(STRATEGIES)}",
             ),
             ("split", type(self.split) is int and self.split >= 0, "a number of shares"),
@@ -74,7 +76,12 @@ class Options:
 
 def _is_file_name(name: object) -> bool:
     """Whether a runtime reads a file of this name: it looks at no other suffixes."""
-    return isinstance(name, str) and name.endswith((".yaml", ".json")) and "/" not in name
+    return (
+        isinstance(name, str)
+        and name.endswith((".yaml", ".json"))
+        and name.isprintable()
+        and "/" not in name
+    )
 
 
 def _choice(value: object, choices: object) -> tuple[bool, str]:

@@ -46,7 +46,7 @@ def find(node: Node, name: str) -> tuple[Gpu, Partition]:
     ``:<partition>``. Raises PermanentError for an unknown name, and for a partitioned GPU.
     """
     for gpu in node.gpus:
-        aliases = {alias.lower() for alias in (*gpu_names(gpu, STRATEGIES), gpu.rocr_id)}
+        aliases = {alias.lower() for alias in (*gpu_names(gpu, STRATEGIES), gpu.rocr_id) if alias}
         if name.lower() in aliases and gpu.partitioned:
             raise PermanentError(
                 f"GPU {name} is partitioned ({gpu.compute_mode or 'unknown mode'}): "

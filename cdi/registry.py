@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from cdi.files import os_error, read_bounded
 
 MAX_BYTES = 32 << 20
 """Far above a spec of 5,000 shares (about 7 MiB); parsing more would take minutes."""
+
+MAX_NODES = 1 << 20
+"""Of a document with aliases, written out; a few lines of them can stand for billions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,18 @@ class Entry:
 
 
 def paths_in(directory: Path) -> list[Path]:
-    """Return the files that a runtime reads as specs, in order of name; none if it is missing."""
+    """Return the files that a runtime reads as specs, in order of name; none if it is missing.
+
+    Runtimes do not look into directories, whatever these are called.
+    """
     try:
-        return sorted(path for path in directory.iterdir() if path.suffix in {".yaml", ".json"})
+        with os.scandir(directory) as entries:
+            return sorted(
+                directory / entry.name
+                for entry in entries
+                if entry.name.endswith((".yaml", ".json"))
+                and not entry.is_dir(follow_symlinks=False)
+            )
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -142,10 +155,40 @@ def _parse(data: bytes) -> Any:
             _no_duplicates(keys)
             return super().construct_mapping(node, deep)
 
+    loader = Loader(data)
     try:
-        return yaml.load(data, Loader)  # noqa: S506 -- a subclass of the safe loader
-    except yaml.YAMLError as error:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if b"&" in data and _size(node, {}) > MAX_NODES:
+            raise ValueError(f"its aliases stand for more than {MAX_NODES} values")
+        return loader.construct_document(node)
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
+        # PyYAML's constructors raise the latter three for a value that is not of its tag's type.
         raise ValueError(str(error)) from error
+    finally:
+        loader.dispose()
+
+
+def _size(node: Any, sizes: dict[int, int]) -> int:
+    """Return how many values a YAML node stands for, what its aliases name counted each time.
+
+    Raises ValueError for a node that contains itself.
+    """
+    known = sizes.get(id(node))
+    if known == 0:
+        raise ValueError("an alias names what it is a part of")
+    if known is None:
+        sizes[id(node)] = 0
+        parts = node.value if isinstance(node.value, list) else ()
+        known = 1 + sum(
+            sum(_size(each, sizes) for each in part)
+            if isinstance(part, tuple)
+            else _size(part, sizes)
+            for part in parts
+        )
+        sizes[id(node)] = known
+    return known
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,15 @@ class Paths:
     state_dir: Path
     usage_dir: Path
 
+    def __post_init__(self) -> None:
+        for path in (self.state_dir, self.usage_dir):
+            # Containers mount files from there, and YAML readers change what is not printable.
+            if not str(path).isprintable():
+                raise PermanentError(
+                    f"a path of printable characters was expected, found {str(path)!r}",
+                    "choose another directory",
+                )
+
     @property
     def values_dir(self) -> Path:
         """Where the values files of shares lie."""
@@ -125,14 +134,17 @@ def update(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Draf
     ledger and the spec are written in full before the first of them is put in its place, in this
     order. A crash between leaves a ledger that the next ``generate`` makes the spec of.
     """
-    for directory in (paths.state_dir, paths.values_dir, paths.spec_dir):
-        make_directory(directory)
-    if paths.state_dir.samefile(paths.spec_dir):
+    if paths.state_dir.resolve() == paths.spec_dir.resolve():
         raise PermanentError(
             f"{paths.spec_dir} is both the state and the spec directory, where runtimes would "
             "read the ledger as a spec",
             "give another --state-dir",
         )
+    if not paths.state_dir.is_dir():
+        # Directories are made for what will succeed.
+        preview(paths, node, change)
+    for directory in (paths.spec_dir, paths.state_dir, paths.values_dir):
+        make_directory(directory)
     with lock(paths.state_dir), lock(paths.spec_dir):
         before = ledgers.load(paths.state_dir)
         after = change(before)

@@ -42,25 +42,29 @@ def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:
     """Make the missing regions, filled with zeros, which the library takes for new ones.
 
     A region that is there is left alone: its container may be running. The blocks are allocated
-    now, so that a full filesystem is an error here and not a SIGBUS in a container.
+    now, so that a full filesystem is an error here and not a SIGBUS in a container. A region gets
+    its name when it is complete: a crash leaves none that would be taken for one.
     """
     for name, gpus in gpus_by_share.items():
         path = directory / name
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        except FileExistsError:
+        if os.path.lexists(path):
             continue
-        except OSError as error:
-            raise os_error("make the usage region", path, error) from error
+        new = directory / f".{name}.new"
         try:
-            os.posix_fallocate(descriptor, 0, region_bytes(gpus))
-            # The container's processes may have any user id.
-            os.fchmod(descriptor, 0o666)
+            with suppress(FileNotFoundError):
+                new.unlink()
+            descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, region_bytes(gpus))
+                # The container's processes may have any user id.
+                os.fchmod(descriptor, 0o666)
+            finally:
+                os.close(descriptor)
+            new.rename(path)
         except OSError as error:
-            path.unlink()
+            with suppress(OSError):
+                new.unlink()
             raise os_error("make the usage region", path, error) from error
-        finally:
-            os.close(descriptor)
 
 
 def prune(directory: Path, keep: Collection[str], suffix: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -58,6 +59,9 @@ def settings(
 
 def run() -> NoReturn:
     """Run the command line and exit: 0 done, 1 failed, 2 used wrongly, 130 interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Not every terminal has every character, and file names may hold anything.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             app(prog_name="amd-cdi")
@@ -71,8 +75,6 @@ def run() -> NoReturn:
             _abandon_output()
             sys.exit(1)
         _fail(f"cannot go on: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
     except Exception as error:  # noqa: BLE001 -- a user never sees a traceback
         _fail(f"unexpected {type(error).__name__}: {error}; please report it with --debug's output")
     sys.exit(0)

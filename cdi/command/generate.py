@@ -95,7 +95,7 @@ def generate(
     """Write the CDI spec of this node: every GPU, partition and share as a device."""
     paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
     path = Path(target).absolute() if target not in {"", "-"} else None
-    own = target == "" or (path is not None and path.parent == paths.spec_dir)
+    own = target == "" or (path is not None and path.parent.resolve() == paths.spec_dir.resolve())
     by_suffix: settings.Format = "json" if path is not None and path.suffix == ".json" else "yaml"
     chosen = form or by_suffix
     options = Options(

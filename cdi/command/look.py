@@ -13,7 +13,7 @@ from cdi import difference, ledger, registry, spec, spectext, store, topology
 from cdi.amount import format_bytes
 from cdi.command import arguments, output
 from cdi.command.arguments import Json, Sample, SpecDir, SpecDirs, StateDir, Sysroot, UsageDir
-from cdi.edits import Spec
+from cdi.edits import ContainerEdits, Spec
 from cdi.errors import PermanentError
 from cdi.names import label
 from cdi.node import Gpu, Node, Partition
@@ -46,8 +46,7 @@ def show(
     spec_dir: SpecDirs = None,
 ) -> None:
     """Show everything a container gets that asks for these devices."""
-    entries = registry.load_all(arguments.spec_dirs(sysroot, sample, spec_dir))
-    edits = registry.edits_for(entries, [_qualified(name) for name in devices])
+    edits = _edits(arguments.spec_dirs(sysroot, sample, spec_dir), devices)
     if as_json:
         output.document(edits)
     else:
@@ -135,12 +134,9 @@ def inject(
     spec_dir: SpecDirs = None,
 ) -> None:
     """Print what a runtime makes of an OCI configuration when it injects devices."""
-    directories = arguments.spec_dirs(sysroot, sample, spec_dir)
     from cdi import inject as injection
 
-    edits = registry.edits_for(
-        registry.load_all(directories), [_qualified(name) for name in devices]
-    )
+    edits = _edits(arguments.spec_dirs(sysroot, sample, spec_dir), devices)
     document = registry.parse(config)
     if not isinstance(document, dict):
         raise PermanentError(
@@ -221,6 +217,23 @@ def _document(node: Node) -> dict[str, Any]:
         ],
         "warnings": list(node.warnings),
     }
+
+
+def _edits(directories: list[Path], devices: list[str]) -> ContainerEdits:
+    """Return what a container gets that asks for devices, if a runtime would load their specs."""
+    from cdi import validation
+
+    entries = registry.load_all(directories)
+    names = [_qualified(name) for name in devices]
+    for name in names:
+        entry, device = registry.find(entries, name)
+        # The other devices need not be checked: a large spec would take seconds.
+        for finding in validation.findings({**entry.spec, "devices": [device]}):
+            raise PermanentError(
+                f"no runtime would load {entry.path}: {finding}",
+                f"see: amd-cdi validate {entry.path}",
+            )
+    return registry.edits_for(entries, names)
 
 
 def _qualified(name: str) -> str:
