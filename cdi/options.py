@@ -44,6 +44,8 @@ class Options:
     hook_stage: Stage = "prestart"
     require: Policy = "any"
     """Which enforcement of memory the hook insists on."""
+    allow_extra_devices: bool = False
+    """Whether containers with a share may have other GPUs as well, as privileged ones do."""
     library_path: str = LIBRARY_PATH
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class Options:
             ("hook_path", _is_path(self.hook_path), "an absolute path of printable characters"),
             ("hook_stage", *_choice(self.hook_stage, Stage)),
             ("require", *_choice(self.require, Policy)),
+            ("allow_extra_devices", type(self.allow_extra_devices) is bool, "true or false"),
             (
                 "library_path",
                 _is_path(self.library_path),

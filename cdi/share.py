@@ -53,6 +53,11 @@ class Grant:
     memory: int
 
     @property
+    def mask_cus(self) -> int:
+        """The CUs that a mask can grant of it: whole atoms."""
+        return cumask.whole_atoms(self.cus, self.partition.cus, self.partition.atom)
+
+    @property
     def whole(self) -> bool:
         """Whether it is all of the partition, so that there is nothing to hold it to."""
         return (

@@ -53,12 +53,18 @@ class Held:
     name: str
     limits: tuple[str, ...]
     """Environment entries, ``NAME=value``."""
+    hook: Hook
     gpus: int
 
     @property
     def values(self) -> bytes:
         """Content of the values file, which libamvgpu trusts before any environment."""
         return "".join(f"{entry}\n" for entry in self.limits).encode()
+
+    @property
+    def arguments(self) -> bytes:
+        """Content of the arguments file, for a hook that is started without a share of its own."""
+        return "".join(f"{argument}\n" for argument in self.hook["args"][1:]).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +113,9 @@ def render(
             edits["env"] = visible
         else:
             limits = (*visible, *_limits(share, grants))
-            held.append(Held(share.name, limits, len(grants)))
-            edits |= _enforcement(held[-1], grants, options, host_paths)
+            hook = _hook(share.name, grants, options)
+            held.append(Held(share.name, limits, hook, len(grants)))
+            edits |= _enforcement(held[-1], options, host_paths)
         devices += _named([share.name], edits)
     every = _nodes([partition for gpu in node.gpus for partition in gpu.partitions])
     devices += _named(["all"], {"deviceNodes": every})
@@ -180,7 +187,7 @@ def _visibility(grants: Sequence[Grant]) -> list[str]:
 def _limits(share: Share, grants: Sequence[Grant]) -> list[str]:
     """Return the environment that holds HIP to a share; ROCr's index i is the i-th grant."""
     return [
-        f"HSA_CU_MASK={cumask.format_mask([grant.cus for grant in grants])}",
+        f"HSA_CU_MASK={cumask.format_mask([grant.mask_cus for grant in grants])}",
         *(
             f"HIP_DEVICE_MEMORY_LIMIT_{index}={grant.memory}"
             for index, grant in enumerate(grants)
@@ -190,9 +197,7 @@ def _limits(share: Share, grants: Sequence[Grant]) -> list[str]:
     ]
 
 
-def _enforcement(
-    held: Held, grants: Sequence[Grant], options: Options, host_paths: HostPaths
-) -> ContainerEdits:
+def _enforcement(held: Held, options: Options, host_paths: HostPaths) -> ContainerEdits:
     """Return the environment, mounts and hook of a share that is held to something."""
     env = [*held.limits, f"LD_AUDIT={CONTAINER_LIBRARY}"]
     mounts = [
@@ -202,7 +207,7 @@ def _enforcement(
     if host_paths.usage_dir:
         env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
         mounts.append(_mount(f"{host_paths.usage_dir}/{held.name}", CONTAINER_USAGE, "rw"))
-    return {"env": env, "mounts": mounts, "hooks": [_hook(held.name, grants, options)]}
+    return {"env": env, "mounts": mounts, "hooks": [held.hook]}
 
 
 def _mount(host_path: str, container_path: str, access: str) -> Mount:
@@ -215,13 +220,15 @@ def _mount(host_path: str, container_path: str, access: str) -> Mount:
 
 def _hook(name: str, grants: Sequence[Grant], options: Options) -> Hook:
     args = [Path(options.hook_path).name, "run", "--share", name, "--require", options.require]
+    if options.allow_extra_devices:
+        args.append("--allow-extra-devices")
     for index, (grant, token) in enumerate(zip(grants, rocr_tokens(grants), strict=True)):
         partition = grant.partition
         fields = [
             f"pci={grant.gpu.pci}",
             f"index={index}",
             f"rocr={token}",
-            f"cus={cumask.format_cus(grant.cus).replace(',', '+')}",
+            f"cus={cumask.format_cus(grant.mask_cus).replace(',', '+')}",
             f"count={partition.cus}",
             f"atom={partition.atom}",
             f"bytes={grant.memory}",

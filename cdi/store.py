@@ -155,6 +155,7 @@ def update(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Draf
         with staging() as staged:
             for held in made.held:
                 staged.write(paths.values_dir / f"{held.name}.conf", held.values)
+                staged.write(paths.values_dir / f"{held.name}.args", held.arguments)
             if after != before and ledger_path.exists():
                 previous = ledger_path.with_name(f"{ledger_path.name}.previous")
                 staged.write(previous, ledgers.encode(before))
@@ -165,7 +166,8 @@ def update(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Draf
         if old_spec != new_spec:
             _remove(old_spec)
         keep = {share.name for share in made.shares}
-        usage.prune(paths.values_dir, keep, ".conf")
+        values = {f"{name}.{suffix}" for name in keep for suffix in ("conf", "args")}
+        usage.prune(paths.values_dir, values)
         if usage.bounded(paths.usage_dir):
             usage.prune(paths.usage_dir, keep)
     return replace(made, changed=changed)

@@ -67,9 +67,9 @@ def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:
             raise os_error("make the usage region", path, error) from error
 
 
-def prune(directory: Path, keep: Collection[str], suffix: str = "") -> None:
-    """Remove the files of shares that are gone; a container that has one mounted keeps it."""
+def prune(directory: Path, keep: Collection[str]) -> None:
+    """Remove all files but these; a container that has one mounted keeps it."""
     for entry in os.scandir(directory):
-        if entry.name.removesuffix(suffix) not in keep:
+        if entry.name not in keep:
             with suppress(OSError):
                 Path(entry.path).unlink()

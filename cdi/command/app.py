@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cdi.command import generate, look, share
+from cdi.command import generate, hooks, look, share
 from cdi.command.output import write
 from cdi.errors import AmdCdiError
 from cdi.version import __version__
@@ -31,6 +31,7 @@ app.command("validate")(look.validate)
 app.command("diff")(look.diff)
 app.command("inject")(look.inject)
 app.command("topology")(look.show_topology)
+app.command("hooks-d")(hooks.hooks_d)
 app.add_typer(share.app, name="share")
 
 

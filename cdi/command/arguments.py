@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from cdi import options
 from cdi.errors import PermanentError
 from cdi.files import os_error
 from cdi.store import Paths
@@ -62,6 +63,16 @@ UsageDir = Annotated[
         envvar="AMD_CDI_USAGE_DIR",
         help="Directory of the usage regions; used if it is a filesystem of its own.",
         show_default="/run/amd-cdi/usage",
+    ),
+]
+HookPath = Annotated[
+    str, typer.Option(envvar="AMD_CDI_HOOK_PATH", help="The OCI hook on the host.")
+]
+HookStage = Annotated[
+    options.Stage,
+    typer.Option(
+        envvar="AMD_CDI_HOOK_STAGE",
+        help="When the hook runs; both are before the container's own code.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", envvar="AMD_CDI_JSON", help="Print JSON.")]

@@ -11,7 +11,17 @@ import typer
 from cdi import options as settings
 from cdi import store, topology
 from cdi.command import arguments, output
-from cdi.command.arguments import DryRun, Json, Sample, SpecDir, StateDir, Sysroot, UsageDir
+from cdi.command.arguments import (
+    DryRun,
+    HookPath,
+    HookStage,
+    Json,
+    Sample,
+    SpecDir,
+    StateDir,
+    Sysroot,
+    UsageDir,
+)
 from cdi.command.look import show_difference
 from cdi.errors import AmdCdiError
 from cdi.options import Options
@@ -61,18 +71,22 @@ def generate(
             help="What to do with device names that another spec in the directory has.",
         ),
     ] = "omit",
-    hook_path: Annotated[
-        str, typer.Option(envvar="AMD_CDI_HOOK_PATH", help="The OCI hook on the host.")
-    ] = settings.HOOK_PATH,
-    hook_stage: Annotated[
-        settings.Stage, typer.Option(envvar="AMD_CDI_HOOK_STAGE", help="When the hook runs.")
-    ] = "prestart",
+    hook_path: HookPath = settings.HOOK_PATH,
+    hook_stage: HookStage = "prestart",
     require: Annotated[
         settings.Policy,
         typer.Option(
             envvar="AMD_CDI_REQUIRE", help="Enforcement of memory without which no share starts."
         ),
     ] = "any",
+    allow_extra_devices: Annotated[
+        bool,
+        typer.Option(
+            "--allow-extra-devices",
+            envvar="AMD_CDI_ALLOW_EXTRA_DEVICES",
+            help="Let containers with a share have other GPUs as well, as privileged ones do.",
+        ),
+    ] = False,
     library_path: Annotated[
         str, typer.Option(envvar="AMD_CDI_LIBRARY_PATH", help="libamvgpu.so on the host.")
     ] = settings.LIBRARY_PATH,
@@ -108,6 +122,7 @@ def generate(
         hook_path=hook_path,
         hook_stage=hook_stage,
         require=require,
+        allow_extra_devices=allow_extra_devices,
         library_path=library_path,
     )
     if keep_watching:

@@ -206,6 +206,38 @@ def test_the_values_file_says_what_the_environment_says() -> None:
     )
 
 
+def test_a_hook_without_a_share_finds_the_arguments_line_by_line() -> None:
+    options = Options(allow_extra_devices=True)
+    rendering = spec.render(
+        node(), (share("share-a", slice_of(gpu(), span(0, 8), GIB)),), options, PATHS
+    )
+    (held,) = rendering.held
+    assert held.arguments.decode().splitlines() == [
+        "run",
+        "--share",
+        "share-a",
+        "--require",
+        "any",
+        "--allow-extra-devices",
+        "--gpu",
+        "pci=0000:05:00.0,index=0,rocr=GPU-8e1bb56457addd1b,cus=0-7,count=304,atom=8,"
+        "bytes=1073741824,render=128,card=1",
+    ]
+
+
+def test_a_mask_names_whole_atoms_even_of_a_gpu_that_is_given_whole() -> None:
+    odd = gpu(partitions=(partition(cus=303),))
+    edits = rendered(
+        node(odd, radeon()),
+        share(
+            "share-a", slice_of(odd, span(0, 303), 192 * GIB), slice_of(radeon(), span(0, 2), GIB)
+        ),
+    )["share-a"]
+    # 303 CUs on 8 XCCs are 37 whole atoms.
+    assert "HSA_CU_MASK=0:0-295;1:0-1" in edits["env"]
+    assert "cus=0-295," in edits["hooks"][0]["args"][-3]
+
+
 def test_the_options_place_hook_and_library() -> None:
     options = Options(
         hook_path="/opt/hook",

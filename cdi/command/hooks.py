@@ -1,0 +1,55 @@
+"""``amd-cdi hooks-d``: the hook for runtimes that get their devices without CDI."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cdi import options as settings
+from cdi import store
+from cdi.command import arguments, output
+from cdi.command.arguments import DryRun, HookPath, HookStage, Json, Sample, Sysroot
+from cdi.files import make_directory
+from cdi.hooksd import configuration
+from cdi.options import Options
+
+
+def hooks_d(
+    target: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            envvar="AMD_CDI_HOOKS_OUTPUT",
+            help="File to write, '-' for standard output.",
+            show_default="/etc/containers/oci/hooks.d/amd-cdi.json",
+        ),
+    ] = "",
+    hook_path: HookPath = settings.HOOK_PATH,
+    hook_stage: HookStage = "prestart",
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+) -> None:
+    """Write the configuration by which CRI-O and Podman run the hook for every container.
+
+    Containers without a share are left alone, and those that got it by CDI are checked once.
+    """
+    options = Options(hook_path=hook_path, hook_stage=hook_stage)
+    text = json.dumps(configuration(options), indent=2) + "\n"
+    base = arguments.root(sysroot, sample)
+    path = Path(target) if target else base / "etc/containers/oci/hooks.d/amd-cdi.json"
+    if target == "-" or dry_run:
+        output.write(text)
+        return
+    if not target:
+        make_directory(path.parent)
+    changed = store.export(path.absolute(), text.encode())
+    if as_json:
+        output.document({"path": str(path), "changed": changed})
+    else:
+        output.lines([f"{'wrote' if changed else 'up to date:'} {path}"])
