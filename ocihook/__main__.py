@@ -14,7 +14,7 @@ REFUSED = 1
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if the container may start, REFUSED otherwise."""
     words = sys.argv[1:] if argv is None else argv
-    run = Run()
+    run = Run(_value(words, "--sysroot"))
     try:
         held = run.judge(words)
     except Refusal as refusal:
@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
         if held:
             log.record(log.line(run.container, held), run.container, log.INFO, run.sysroot)
         return 0
-    text = log.line(run.container, f"{_share_name(words)}refused: {reason}")
+    name = _value(words, "--share")
+    text = log.line(run.container, f"{name and f'share {name}: '}refused: {reason}")
     log.tell(text)
     log.record(text, run.container, log.ERROR, run.sysroot)
     return REFUSED
@@ -40,10 +41,10 @@ class Run:
 
     __slots__ = ("container", "sysroot")
 
-    def __init__(self) -> None:
+    def __init__(self, sysroot: str) -> None:
         self.container = "unknown"
         """Id of the container."""
-        self.sysroot = ""
+        self.sysroot = sysroot
 
     def judge(self, words: list[str]) -> str:
         """Return what holds the container to its share, empty for one without a share.
@@ -51,7 +52,6 @@ class Run:
         Raises Refusal, or DeadlineError when the time is up.
         """
         options = arguments.parse(words)
-        self.sysroot = options.sysroot
         deadline.start(options.deadline)
         try:
             found = state.parse(read_descriptor(0, state.LIMIT, "the OCI state"))
@@ -61,11 +61,9 @@ class Run:
             deadline.stop()
 
 
-def _share_name(words: list[str]) -> str:
-    """Return how a line names the share, also where the arguments are not readable."""
-    if "--share" in words[:-1]:
-        return f"share {words[words.index('--share') + 1]}: "
-    return ""
+def _value(words: list[str], option: str) -> str:
+    """Return an option's value also where the arguments as a whole are not readable."""
+    return words[words.index(option) + 1] if option in words[:-1] else ""
 
 
 def _place(error: BaseException) -> str:

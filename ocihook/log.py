@@ -17,15 +17,21 @@ MAX_BYTES = 1024 * 1024
 MAX_LINE = 4000
 """Below PIPE_BUF, so that lines of concurrent hooks do not mix in a pipe either."""
 
+MAX_ID = 128
+
 ERROR, INFO = 3, 6
 """Priorities of syslog(3)."""
 
 
 def line(container: str, text: str) -> str:
-    """Return one printable ASCII line of bounded length for a container's id and a text."""
-    whole = f"amd-oci-hook: container {container[:128]}: {text}"
-    printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in whole[:MAX_LINE])
-    return printable.encode("ascii", "backslashreplace").decode("ascii")[:MAX_LINE]
+    """Return the hook's one line for a container's id and a text."""
+    return clean(f"amd-oci-hook: container {clean(container, MAX_ID)}: {text}", MAX_LINE)
+
+
+def clean(text: str, limit: int) -> str:
+    """Return a text as printable ASCII of at most ``limit`` characters."""
+    printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:limit])
+    return printable.encode("ascii", "backslashreplace").decode("ascii")[:limit]
 
 
 def tell(text: str) -> None:
@@ -67,7 +73,7 @@ def _send(path: str, text: str, container: str, priority: int) -> None:
 
     fields = (
         f"MESSAGE={text}\nPRIORITY={priority}\nSYSLOG_IDENTIFIER=amd-oci-hook\n"
-        f"CONTAINER_ID_FULL={line(container, '')}\n"
+        f"CONTAINER_ID_FULL={clean(container, MAX_ID)}\n"
     )
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:

@@ -8,6 +8,7 @@ the real one; several regions, and all errors of the kernel, need the real contr
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -109,13 +110,17 @@ class Scene:
         write(self.values, "".join(f"{k}={v}\n" for k, v in self.environment.items()))
         self._lay_library()
         self._lay_cgroups(dmem=dmem)
-        process = self.config["process"]
-        process["env"] = [f"{k}={v}" for k, v in self.environment.items()] + process["env"]
-        missing = size - len(json.dumps(self.config))
+        return self.lay_bundle(size)
+
+    def lay_bundle(self, size: int = 0) -> Scene:
+        """Write the configuration alone."""
+        config = copy.deepcopy(self.config)
+        config["process"]["env"] = [f"{k}={v}" for k, v in self.environment.items()]
+        missing = size - len(json.dumps(config))
         if missing > 0:
             names = [f"syscall_number_{i:05d}" for i in range(missing // 24 + 1)]
-            self.config["linux"]["seccomp"] = {"syscalls": [{"names": names}]}
-        write(self.bundle / "config.json", json.dumps(self.config))
+            config["linux"]["seccomp"] = {"syscalls": [{"names": names}]}
+        write(self.bundle / "config.json", json.dumps(config))
         return self
 
     def _lay_library(self) -> None:
@@ -163,7 +168,7 @@ class Scene:
 
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, errors="backslashreplace")
 
 
 def bind(destination: str, source: Path | str, *options: str) -> dict:
