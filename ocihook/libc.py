@@ -8,6 +8,7 @@ mounted, fit the programs, and the loader and libc must be glibc from 2.34 on.
 from __future__ import annotations
 
 import os
+import stat
 
 from ocihook.elf import MACHINES, Elf, ElfError, glibc
 from ocihook.refusal import Refusal
@@ -120,6 +121,8 @@ def _check_program(
             if script:
                 path = os.path.join(container.cwd, script)
                 continue
+            if _gains_privilege(descriptor):
+                raise Refusal(expected, f"a program with privileges at {real[:200]!r}", HINT)
             program = Elf(descriptor)
         except ElfError as error:
             raise Refusal(expected, f"{error} at {real[:200]!r}", HINT) from error
@@ -132,6 +135,16 @@ def _check_program(
             raise Refusal(expected, f"a static program at {real[:200]!r}", HINT)
         return _check_loader(program.interpreter, machine, expected, rootfs)
     raise Refusal(expected, f"more than {MAX_SCRIPTS} scripts one through the other", HINT)
+
+
+def _gains_privilege(descriptor: int) -> bool:
+    """Whether a program is setuid, setgid or has capabilities: its loader then drops LD_AUDIT."""
+    if os.fstat(descriptor).st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return True
+    try:
+        return bool(os.getxattr(descriptor, "security.capability"))
+    except OSError:
+        return False
 
 
 def _script_interpreter(descriptor: int) -> str:
@@ -177,5 +190,5 @@ def _glibc_of(path: str, expected: str, rootfs: Rootfs) -> tuple[tuple[int, int]
 
 
 def _named(what: str, path: str, version: tuple[int, int]) -> str:
-    kind = f"glibc {version[0]}.{version[1]}" if version[0] else "none of glibc's"
+    kind = f"glibc older than {OLDEST[0]}.{OLDEST[1]}" if version[0] else "none of glibc's"
     return f"{what} {path[:200]!r}, {kind}"

@@ -56,7 +56,10 @@ def _append(folder: str, text: str) -> None:
     try:
         descriptor = os.open(path, flags, 0o640)
     except FileNotFoundError:
-        os.makedirs(folder, 0o750, exist_ok=True)
+        try:
+            os.mkdir(folder, 0o750)
+        except FileExistsError:
+            pass
         descriptor = os.open(path, flags, 0o640)
     try:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -108,6 +108,7 @@ class Scene:
         """Write everything; with ``size`` the configuration is padded to so many bytes."""
         self.rootfs.mkdir(parents=True, exist_ok=True)
         write(self.values, "".join(f"{k}={v}\n" for k, v in self.environment.items()))
+        (self.sysroot / "var/log").mkdir(parents=True, exist_ok=True)
         self._lay_library()
         self._lay_cgroups(dmem=dmem)
         return self.lay_bundle(size)

@@ -263,7 +263,7 @@ def test_log_starts_anew(scene: Scene, hook: list[str]) -> None:
 
 def test_journal_where_there_is_no_log(scene: Scene, hook: list[str]) -> None:
     scene.lay()
-    write(scene.sysroot / "var/log", "no folder")
+    (scene.sysroot / "var/log").rmdir()
     place = scene.sysroot / "run/systemd/journal/socket"
     place.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
@@ -279,7 +279,7 @@ def test_journal_where_there_is_no_log(scene: Scene, hook: list[str]) -> None:
 
 def test_no_place_to_log_changes_nothing(scene: Scene, hook: list[str]) -> None:
     scene.lay()
-    write(scene.sysroot / "var/log", "no folder")
+    (scene.sysroot / "var/log").rmdir()
     assert scene.run(hook).returncode == 0
 
 
