@@ -99,7 +99,7 @@ def test_neither_holds(scene: Scene, hook: list[str]) -> None:
         ("none", False, False, 0),
     ],
 )
-def test_policy(  # noqa: PLR0917
+def test_policy(
     scene: Scene, hook: list[str], require: str, dmem: bool, image: bool, status: int
 ) -> None:
     scene.require = require
