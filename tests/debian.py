@@ -42,14 +42,13 @@ def unpacked(suite: str, *packages: str) -> Path:
 
 
 def root_filesystem(suite: str) -> Path:
-    """A tarball of a minimal system of this suite (Priority: required, and apt)."""
-    target = cache() / f"{suite}-minbase.tar"
-    if not target.is_file():
+    """The root filesystem of a minimal system of this suite, as a folder not to be changed."""
+    target = cache() / f"{suite}-minbase"
+    if not target.is_dir():
         with _workplace() as place:
-            tarball = place / "root.tar"
-            command = ["mmdebstrap", "--quiet", "--variant=minbase", suite, str(tarball), _mirror()]
-            _run(command, place, {})
-            _publish(tarball, target)
+            options = ["--quiet", "--variant=minbase", "--format=directory"]
+            _run(["mmdebstrap", *options, suite, str(place / "root"), _mirror()], place, {})
+            _publish(place / "root", target)
     return target
 
 

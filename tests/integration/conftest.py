@@ -1,13 +1,13 @@
 """A sandbox for each runtime, with the runtime ready in it, kept for all tests that use it."""
 
-import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 
-from tests import debian
-from tests.integration import image, need
+from tests.integration import need, roots
 from tests.integration.image import Image
 from tests.integration.machine import Machine
 from tests.integration.product import amd_cdi, install
@@ -21,40 +21,43 @@ NODES = ("kfd", *(f"dri/card{n}" for n in CARDS), *(f"dri/renderD{n}" for n in R
 
 
 @pytest.fixture(scope="session")
-def busybox(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """An image whose only program is static."""
-    root = tmp_path_factory.mktemp("busybox")
-    image.add_programs(root)
-    shutil.copy(need.file(image.STATIC_BUSYBOX), root / "bin")
-    return Image("localhost/probe:busybox", root)
+def scratch() -> Iterator[Path]:
+    """A folder for all that is large; nothing of it is kept."""
+    with tempfile.TemporaryDirectory(prefix="amd-cdi-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")
-def bookworm(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """An image whose programs are linked against the libc of Debian 12, glibc 2.36."""
-    files = need.fetched(lambda: debian.unpacked("bookworm", "busybox", "libc6"))
-    root = tmp_path_factory.mktemp("bookworm")
-    shutil.copytree(files, root, symlinks=True, dirs_exist_ok=True)
-    image.add_programs(root)
-    return Image("localhost/probe:bookworm", root)
+def static(scratch: Path) -> Image:
+    return _image(scratch, roots.static_busybox)
+
+
+@pytest.fixture(scope="session")
+def dynamic(scratch: Path) -> Image:
+    return _image(scratch, roots.glibc_busybox)
+
+
+def _image(scratch: Path, lay: Callable[[Path], None]) -> Image:
+    root = scratch / lay.__name__
+    root.mkdir()
+    lay(root)
+    return Image(f"localhost/{lay.__name__}:1", root)
 
 
 @pytest.fixture(scope="session", params=[*ENGINES, *BARE], ids=attrgetter("name"))
 def machine(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    busybox: Image,
-    bookworm: Image,
+    request: pytest.FixtureRequest, scratch: Path, dynamic: Image, static: Image
 ) -> Iterator[Machine]:
     """A machine with the GPUs of the sample node `mixed`, once for each runtime."""
     need.root()
     runtime = request.param
-    folder = tmp_path_factory.mktemp(runtime.name)
+    folder = scratch / runtime.name
+    folder.mkdir()
     with (
         sandbox(folder, runtime.cgroups, NODES) as made,
-        runtime.opened(made, [busybox, bookworm]) as start,
+        runtime.opened(made, [dynamic, static]) as start,
     ):
-        yield Machine(made, runtime, bookworm, busybox, start)
+        yield Machine(made, runtime, dynamic, static, start)
 
 
 @pytest.fixture(scope="session")

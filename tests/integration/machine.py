@@ -1,11 +1,13 @@
 """A machine with GPUs and one container runtime, as a test meets it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.integration import probe
 from tests.integration.container import Container, Runtime, Start
 from tests.integration.image import Image
+from tests.integration.product import hook_log
 from tests.integration.sandbox import Outcome, Sandbox
 
 
@@ -23,18 +25,18 @@ class Machine:
         self,
         *devices: str,
         image: Image | None = None,
-        arguments: Sequence[str] = (),
+        command: Sequence[str] = ("/bin/sh", probe.PATH),
         environment: Mapping[str, str] | None = None,
         nodes: Sequence[str] = (),
         binds: Sequence[str] = (),
         privileged: bool = False,
     ) -> Outcome:
-        """The probe in a container with these devices of amd.com/gpu."""
+        """What the user sees of a container with these devices of amd.com/gpu."""
         return self.start(
             Container(
                 image or self.image,
                 cdi=[f"amd.com/gpu={device}" for device in devices],
-                command=("/bin/sh", probe.PATH, *arguments),
+                command=command,
                 environment=environment or {},
                 devices=nodes,
                 binds=binds,
@@ -47,6 +49,18 @@ class Machine:
 
         `strangers` are the `major:minor` of devices that it tries to open by nodes of its own.
         """
-        outcome = self.run(*devices, arguments=strangers)
+        outcome = self.run(*devices, command=("/bin/sh", probe.PATH, *strangers))
         assert (outcome.status, outcome.stderr) == (0, "")
         return probe.parse(outcome.stdout)
+
+    def assert_refused(self, outcome: Outcome, reason: str) -> None:
+        """Check that share alice's hook kept all of a container from running.
+
+        Its user, or where the runtime hides it the reader of the log, must find `reason`, a
+        regular expression.
+        """
+        assert (outcome.status, outcome.stdout) == (self.runtime.refusal, ""), outcome.stderr
+        line = f"share share-alice: refused: {reason}"
+        assert re.search(line, hook_log(self.sandbox)[-1])
+        shown = line if self.runtime.quotes_hook else r"error executing hook .*\(exit code: 1\)"
+        assert re.search(shown, outcome.stderr)

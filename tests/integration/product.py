@@ -7,6 +7,7 @@ from tests.integration.sandbox import Sandbox
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 INSTALLED = "/usr/local/lib/amd-cdi"
+HOOK = f"{INSTALLED}/amd-oci-hook"
 USAGE = "/run/amd-cdi/usage"
 LOG = "/var/log/amd-cdi/hook.log"
 

@@ -4,7 +4,6 @@ The share is the one of `node`: CUs 0 to 71 and 48 GiB of GPU 0, in atoms of 8 C
 """
 
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -13,11 +12,8 @@ from typing import Any
 import pytest
 
 from tests.integration.machine import Machine
-from tests.integration.product import INSTALLED, amd_cdi, hook_log
+from tests.integration.product import HOOK, INSTALLED, amd_cdi, hook_log
 from tests.integration.runtimes import BARE, ENGINES
-from tests.integration.sandbox import Outcome
-
-HOOK = f"{INSTALLED}/amd-oci-hook"
 
 OTHER_GPU = r"expected no AMD GPU beyond share share-alice in \S+/config\.json, found "
 
@@ -28,15 +24,6 @@ state = sys.stdin.buffer.read()
 shutil.copy(json.loads(state)["bundle"] + "/config.json", "FOLDER/recorded.json")
 sys.exit(subprocess.run(["{HOOK}", *sys.argv[1:]], input=state).returncode)
 """
-
-
-def assert_refused(node: Machine, outcome: Outcome, reason: str) -> None:
-    """Check that nothing of the container ran, and that who looks finds this reason."""
-    assert (outcome.status, outcome.stdout) == (node.runtime.refusal, ""), outcome.stderr
-    line = f"share share-alice: refused: {reason}"
-    assert re.search(line, hook_log(node.sandbox)[-1])
-    shown = line if node.runtime.quotes_hook else r"error executing hook .*\(exit code: 1\)"
-    assert re.search(shown, outcome.stderr)
 
 
 def test_a_container_without_a_share_is_untouched(node: Machine) -> None:
@@ -68,7 +55,7 @@ def test_a_container_without_a_share_is_untouched(node: Machine) -> None:
 def test_what_leads_beyond_the_share_is_refused(
     node: Machine, extra: Mapping[str, Any], reason: str
 ) -> None:
-    assert_refused(node, node.run("share-alice", **extra), reason)
+    node.assert_refused(node.run("share-alice", **extra), reason)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +73,7 @@ def test_what_leads_beyond_the_share_is_refused(
 def test_a_second_device_beside_the_share_is_refused(
     node: Machine, other: str, reason: str
 ) -> None:
-    assert_refused(node, node.run("share-alice", other), reason)
+    node.assert_refused(node.run("share-alice", other), reason)
 
 
 def test_an_image_that_does_not_load_the_library_is_refused(node: Machine) -> None:
@@ -94,13 +81,13 @@ def test_an_image_that_does_not_load_the_library_is_refused(node: Machine) -> No
         "expected '/bin/sh' as a dynamic program that loads LD_AUDIT, "
         "found a static program at '/bin/busybox'"
     )
-    assert_refused(node, node.run("share-alice", image=node.static), reason)
+    node.assert_refused(node.run("share-alice", image=node.static), reason)
 
 
 @pytest.mark.parametrize("machine", ENGINES, ids=attrgetter("name"), indirect=True)
 def test_a_privileged_container_is_refused(node: Machine) -> None:
     outcome = node.run("share-alice", privileged=True)
-    assert_refused(node, outcome, OTHER_GPU + "the device '/dev/dri/card0' in linux.devices")
+    node.assert_refused(outcome, OTHER_GPU + "the device '/dev/dri/card0' in linux.devices")
 
 
 @pytest.mark.parametrize("machine", ENGINES, ids=attrgetter("name"), indirect=True)
@@ -141,7 +128,7 @@ def test_an_environment_beyond_the_share_is_refused(
 ) -> None:
     """As when a runtime, or who writes its configuration, applies CDI before the user's wishes."""
     reason = rf"expected {name}{expected} in \S+/config\.json, found '{value}'"
-    assert_refused(node, node.run("share-alice", environment={name: value}), reason)
+    node.assert_refused(node.run("share-alice", environment={name: value}), reason)
 
 
 @pytest.fixture
@@ -168,4 +155,4 @@ def test_the_hook_also_decides_at_create_runtime(recorded: Machine) -> None:
     assert [hook["path"] for hook in hooks["createRuntime"]] == [f"{INSTALLED}/recorder"]
     assert not hooks.get("prestart")
     outcome = recorded.run("share-alice", nodes=["/dev/dri/renderD150"])
-    assert_refused(recorded, outcome, OTHER_GPU + "the device '/dev/dri/renderD150'")
+    recorded.assert_refused(outcome, OTHER_GPU + "the device '/dev/dri/renderD150'")
