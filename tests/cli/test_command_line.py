@@ -1,0 +1,247 @@
+"""What every command has in common: help, exit status, JSON, variables and completion."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import MakeHost
+from tests.cli.host import COMMAND, Host
+
+COMMANDS = {
+    "generate": {
+        "--output", "--format", "--device-name-strategy", "--split", "--on-conflict", "--hook-path",
+        "--hook-stage", "--require", "--library-path", "--watch", "--dry-run", "--json",
+        "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir",
+    },
+    "list": {"--json", "--sysroot", "--sample", "--spec-dir"},
+    "show": {"--json", "--sysroot", "--sample", "--spec-dir"},
+    "validate": {"--json", "--sysroot", "--sample", "--spec-dir"},
+    "diff": {"--json", "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir"},
+    "inject": {"--sysroot", "--sample", "--spec-dir"},
+    "topology": {"--json", "--svg", "--sysroot", "--sample", "--state-dir"},
+    "share create": {
+        "--gpu", "--cores", "--cus", "--memory", "--memory-scaling", "--dry-run", "--json",
+        "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir",
+    },
+    "share list": {"--json", "--sysroot", "--sample", "--state-dir"},
+    "share remove": {
+        "--dry-run", "--json", "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_option_with_its_variable(radeons: Host, command: str) -> None:
+    text = radeons.run(*command.split(), "--help", COLUMNS="300").done().out
+    assert set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", text, re.M)) == COMMANDS[command] | {
+        "--help"
+    }
+    flat = "".join(text.split())
+    special = {"--device-name-strategy": "AMD_CDI_DEVICE_NAME_STRATEGY"}
+    for option in COMMANDS[command]:
+        variable = special.get(option) or f"AMD_CDI_{option[2:].upper().replace('-', '_')}"
+        assert f"envvar:{variable}" in flat
+
+
+def test_help_names_every_command(radeons: Host) -> None:
+    text = radeons.run("-h").done().out
+    for command in COMMANDS:
+        assert re.search(rf"^  {command.split()[0]} ", text, re.M), command
+
+
+def test_version(radeons: Host) -> None:
+    fast = radeons.run("--version").done().out
+    assert re.fullmatch(r"amd-cdi \d+\.\d+\.\d+\n", fast)
+    # The same is said where the command line is parsed.
+    assert radeons.run("--debug", "--version").done().out == fast
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["share"],
+        ["share", "nonsense"],
+        ["generate", "--nonsense"],
+        ["generate", "extra"],
+        ["generate", "--split"],
+        ["generate", "--split", "0"],
+        ["generate", "--split", "-1"],
+        ["generate", "--split", "two"],
+        ["generate", "--format", "toml"],
+        ["generate", "--device-name-strategy", "serial"],
+        ["generate", "--on-conflict", "ask"],
+        ["generate", "--require", "hope"],
+        ["generate", "--hook-stage", "poststop"],
+        ["generate", "--watch", "--dry-run"],
+        ["generate", "--watch", "--output", "-"],
+        ["generate", "--sample", "mi210"],
+        ["show"],
+        ["inject"],
+        ["inject", "config.json"],
+        ["share", "create"],
+        ["share", "create", "x"],
+        ["share", "create", "x", "--gpu", "0", "--cores", "0"],
+        ["share", "create", "x", "--gpu", "0", "--cores", "101"],
+        ["share", "create", "x", "--gpu", "0", "--cores", "-5"],
+        ["share", "create", "x", "--gpu", "0", "--cores", "12.5"],
+        ["share", "create", "x", "--gpu", "0", "--cus", "0"],
+        ["share", "create", "x", "--gpu", "0", "--cus", "8", "--cores", "8"],
+        ["share", "create", "x", "--gpu", "0", "--memory", "-5GiB"],
+        ["share", "create", "x", "--gpu", "0", "--memory", "0"],
+        ["share", "create", "x", "--gpu", "0", "--memory", "5GB"],
+        ["share", "create", "x", "--gpu", "0", "--memory", "5 apples"],
+        ["share", "create", "x", "--gpu", "0", "--memory", "1e3"],
+        ["share", "create", "x", "--gpu", "0", "--memory", "101%"],
+        ["share", "create", "x", "--gpu", "0", "--memory-scaling", "0.5"],
+        ["share", "remove"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_status_2(radeons: Host, arguments: list[str]) -> None:
+    result = radeons.run(*arguments)
+    assert result.status == 2
+    assert result.out + result.err
+    assert "Traceback" not in result.err
+    assert list(radeons.folder.iterdir()) == []
+
+
+def test_an_unknown_sample_is_named_beside_those_that_are(radeons: Host) -> None:
+    result = radeons.run("list", "--sample", "mi999", AMD_CDI_SYSROOT="")
+    result.failed("mi210, mi300x, mi300x-cpx, mixed, rx7900xtx", "'mi999'", status=2)
+
+
+def test_variables_do_what_options_do(radeons: Host) -> None:
+    radeons.generate("--split", "2", "--format", "json", "--device-name-strategy", "pci").done()
+    by_options = (radeons.spec_dir / "amd.com-gpu.json").read_bytes()
+    radeons.run(
+        "generate",
+        AMD_CDI_SPLIT="2",
+        AMD_CDI_FORMAT="json",
+        AMD_CDI_DEVICE_NAME_STRATEGY="pci",
+        AMD_CDI_SPEC_DIR=str(radeons.folder / "other"),
+        AMD_CDI_STATE_DIR=str(radeons.folder / "other state"),
+    ).done()
+    by_variables = (radeons.folder / "other/amd.com-gpu.json").read_bytes()
+    assert by_variables == by_options.replace(b"/state/", b"/other state/")
+
+
+def test_variables_that_name_several(radeons: Host) -> None:
+    radeons.run("generate", AMD_CDI_DEVICE_NAME_STRATEGY="pci index").done()
+    other = radeons.folder / "other"
+    other.mkdir()
+    other.joinpath("v.json").write_text(
+        '{"cdiVersion":"0.3.0","kind":"v.com/c",'
+        '"devices":[{"name":"a","containerEdits":{"env":["A=b"]}}]}'
+    )
+    listed = radeons.run("list", "--json", AMD_CDI_SPEC_DIR=f"{radeons.spec_dir}:{other}").json
+    assert listed == [
+        "amd.com/gpu=0000:03:00.0",
+        "amd.com/gpu=0",
+        "amd.com/gpu=0000:43:00.0",
+        "amd.com/gpu=1",
+        "amd.com/gpu=all",
+        "v.com/c=a",
+    ]
+    created = radeons.run("share", "create", "x", "--json", AMD_CDI_GPU="1 0").done().json
+    assert [part["gpu"] for part in created["slices"]] == ["0000:43:00.0", "0000:03:00.0"]
+
+
+def test_an_option_wins_over_its_variable(radeons: Host) -> None:
+    result = radeons.run("generate", "--output", "-", "--format", "yaml", AMD_CDI_FORMAT="json")
+    assert result.done().out.startswith("#")
+
+
+def test_json_by_variable(radeons: Host) -> None:
+    assert radeons.run("share", "list", AMD_CDI_JSON="1").done().json == []
+
+
+def test_a_bundled_sample_needs_no_sysroot(radeons: Host) -> None:
+    home = {"AMD_CDI_SYSROOT": "", "XDG_CACHE_HOME": str(radeons.folder / "cache")}
+    result = radeons.run("topology", "--json", "--sample", "mixed", **home).done()
+    assert [gpu["pci"] for gpu in result.json["gpus"]] == [
+        "0000:05:00.0",
+        "0000:27:00.0",
+        "0000:83:00.0",
+        "0000:c4:00.0",
+    ]
+    (laid,) = (radeons.folder / "cache/amd-cdi").iterdir()
+    assert [path.name for path in laid.iterdir()] == ["mixed"]
+
+
+def test_the_completion_script_completes_in_bash(radeons: Host, tmp_path: Path) -> None:
+    script = radeons.run("--show-completion", "bash").done().out
+    (tmp_path / "completion").write_text(script)
+    probe = """
+        source completion
+        complete_words() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(( $# - 1 )); COMPREPLY=()
+            _amd_cdi_completion amd-cdi; echo "${COMPREPLY[@]}"
+        }
+        complete_words amd-cdi to
+        complete_words amd-cdi share ""
+        complete_words amd-cdi generate --spl
+        complete_words amd-cdi generate --format ""
+    """
+    done = subprocess.run(
+        ["bash", "--norc", "-c", probe],
+        cwd=tmp_path,
+        env=radeons.environment | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "topology",
+        "create list remove",
+        "--split",
+        "yaml json",
+    ]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_have_a_script_as_well(radeons: Host, shell: str) -> None:
+    assert "amd-cdi" in radeons.run("--show-completion", shell).done().out
+
+
+@pytest.mark.parametrize("closing", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_swallow_what_is_written(radeons: Host, closing: str) -> None:
+    wrapped = radeons.under("sh", "-c", f'exec "$@" {closing}', "sh")
+    for arguments in (["--version"], ["topology"], ["generate"]):
+        assert "Traceback" not in wrapped.run(*arguments).done().err
+    assert "Traceback" not in wrapped.run("show", "nonsense").failed().err
+
+
+def test_a_full_disk_behind_the_output_is_told(radeons: Host) -> None:
+    full = radeons.under("sh", "-c", 'exec "$@" >/dev/full', "sh")
+    full.run("topology").failed("No space left on device")
+
+
+def test_a_reader_that_leaves_is_no_error_worth_a_word(on: MakeHost) -> None:
+    host = on("mi300x-cpx")
+    left = host.under("bash", "-c", '"$@" | head -c 1; exit "${PIPESTATUS[0]}"', "bash")
+    result = left.run("topology", "--json")
+    assert (result.out, result.err) == ("{", "")
+
+
+def test_a_terminal_without_the_characters_gets_escapes(radeons: Host) -> None:
+    text = radeons.run("topology", PYTHONIOENCODING="ascii").done().out
+    assert "\\xb7" in text
+
+
+def test_debug_shows_where_an_error_came_from(radeons: Host) -> None:
+    plain = radeons.run("show", "none")
+    assert "Traceback" not in plain.err
+    for result in (
+        radeons.run("--debug", "show", "none"),
+        radeons.run("show", "none", AMD_CDI_DEBUG="1"),
+    ):
+        assert result.status == 1
+        assert "Traceback" in result.err
+        assert plain.err in result.err

@@ -1,0 +1,276 @@
+"""share: create, list and remove."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import MakeHost
+from tests.cli.host import Host, snapshot
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+MI300X = "0000:05:00.0"
+
+
+@pytest.fixture
+def host(on: MakeHost) -> Host:
+    """Eight MI300X of 304 CUs in 38 atoms of 8, and 196592 MiB."""
+    return on("mi300x")
+
+
+def create(host: Host, name: str, gpu: str, *arguments: str) -> Any:
+    """Create a share and return the slice of its first GPU."""
+    result = host.share("create", name, "--gpu", gpu, *arguments, "--json").done().json
+    assert result["device"] == f"amd.com/gpu=share-{name}"
+    return result["slices"][0]
+
+
+def edits(host: Host, name: str) -> Any:
+    document = yaml.load(host.spec_file.read_bytes(), yaml.CSafeLoader)
+    (found,) = [dev["containerEdits"] for dev in document["devices"] if dev["name"] == name]
+    return found
+
+
+def test_create_writes_ledger_values_and_spec(host: Host) -> None:
+    slice_ = create(host, "alice", "0", "--cores", "25", "--memory", "48GiB")
+    # A quarter of 304 is 76, in whole atoms of 8: 72.
+    assert slice_ == {
+        "gpu": MI300X,
+        "partition": 0,
+        "mode": "spx",
+        "unique_id": "8e1bb56457addd1b",
+        "cus": "0-71",
+        "memory": 48 * GIB,
+    }
+    assert host.ledger()["shares"] == [{"name": "share-alice", "slices": [slice_]}]
+    limits = [
+        "ROCR_VISIBLE_DEVICES=GPU-8e1bb56457addd1b",
+        "HIP_VISIBLE_DEVICES=0",
+        "HSA_CU_MASK=0:0-71",
+        f"HIP_DEVICE_MEMORY_LIMIT_0={48 * GIB}",
+    ]
+    assert edits(host, "share-alice")["env"] == [
+        *limits,
+        "LD_AUDIT=/usr/local/vgpu/libamvgpu.so",
+    ]
+    values = host.state_dir / "shares/share-alice.conf"
+    assert values.read_text().splitlines() == limits
+    mounts = {each["containerPath"]: each for each in edits(host, "share-alice")["mounts"]}
+    assert mounts["/usr/local/vgpu/share.conf"]["hostPath"] == str(values)
+    assert "ro" in mounts["/usr/local/vgpu/share.conf"]["options"]
+    assert "ro" in mounts["/usr/local/vgpu/libamvgpu.so"]["options"]
+    (hook,) = edits(host, "share-alice")["hooks"]
+    assert hook["args"][:6] == ["amd-oci-hook", "run", "--share", "share-alice", "--require", "any"]
+    told = dict(field.split("=") for field in hook["args"][7].split(","))
+    assert {
+        key: told[key] for key in ("pci", "index", "rocr", "cus", "count", "atom", "bytes")
+    } == {
+        "pci": MI300X,
+        "index": "0",
+        "rocr": "GPU-8e1bb56457addd1b",
+        "cus": "0-71",
+        "count": "304",
+        "atom": "8",
+        "bytes": str(48 * GIB),
+    }
+
+
+def test_shares_lie_beside_each_other(host: Host) -> None:
+    assert create(host, "a", "0", "--cus", "16", "--memory", "1GiB")["cus"] == "0-15"
+    assert create(host, "b", "0", "--cus", "100", "--memory", "25%")["cus"] == "16-111"
+    assert create(host, "c", "0", "--cus", "1", "--memory", "512MiB")["cus"] == "112-119"
+    assert host.share("remove", "b").done().out == "removed amd.com/gpu=share-b\n"
+    # The hole of 96 fits 90 (88 in atoms) better than the rest of the GPU.
+    assert create(host, "d", "0", "--cus", "90", "--memory", "1048576")["cus"] == "16-103"
+    listed = {each["device"]: each["slices"][0] for each in host.share("list", "--json").json}
+    assert {name: part["memory"] for name, part in listed.items()} == {
+        "amd.com/gpu=share-a": GIB,
+        "amd.com/gpu=share-c": 512 * MIB,
+        "amd.com/gpu=share-d": MIB,
+    }
+    assert not (host.state_dir / "shares/share-b.conf").exists()
+    table = host.share("list").done().out.splitlines()
+    assert table[0].split() == ["DEVICE", "GPU", "CUS", "MEMORY"]
+    assert table[1].split(None, 2)[:2] == ["amd.com/gpu=share-a", MI300X]
+    assert "16 (0-15)" in table[1]
+
+
+def test_percent_of_memory_is_in_whole_mib(host: Host) -> None:
+    # 196592 MiB x 33 % = 64875.36 MiB.
+    assert create(host, "a", "0", "--cores", "33", "--memory", "33%")["memory"] == 64875 * MIB
+
+
+def test_the_same_again_changes_nothing(host: Host) -> None:
+    first = create(host, "a", "0", "--cores", "25", "--memory", "48GiB")
+    before = snapshot(host.folder)
+    # The same content in other words: 72 of 304 CUs, and the UUID of GPU 0.
+    uuid = "8eff74a1-0000-1000-801b-b56457addd1b"
+    assert create(host, "a", uuid, "--cus", "72", "--memory", "49152MiB") == first
+    assert snapshot(host.folder) == before
+    host.share("create", "a", "--gpu", "0", "--cores", "30", "--memory", "48GiB").failed(
+        "there is another share 'a'", "72 CUs (0-71), 48 GiB", "amd-cdi share remove a"
+    )
+    host.share("create", "a", "--gpu", "1", "--cores", "25", "--memory", "48GiB").failed("another")
+    assert snapshot(host.folder) == before
+
+
+def test_dry_run_says_what_would_be(host: Host) -> None:
+    result = host.share("create", "a", "--gpu", "0", "--cores", "50", "--dry-run").done()
+    # Half of 304 is 152: 19 atoms.
+    assert result.out.splitlines()[0] == "would be amd.com/gpu=share-a"
+    assert "152 CUs (0-151)" in result.out
+    assert list(host.folder.iterdir()) == []
+    create(host, "a", "0")
+    before = snapshot(host.folder)
+    removal = host.share("remove", "a", "--dry-run", "--json").done().json
+    assert removal == {"removed": "share-a", "dry_run": True}
+    assert snapshot(host.folder) == before
+
+
+def test_a_whole_gpu_is_held_to_nothing(host: Host) -> None:
+    slice_ = create(host, "a", "0")
+    assert (slice_["cus"], slice_["memory"]) == ("0-303", 206141652992)
+    whole = edits(host, "share-a")
+    assert sorted(whole) == ["deviceNodes", "env"]
+    assert whole["env"] == ["ROCR_VISIBLE_DEVICES=GPU-8e1bb56457addd1b", "HIP_VISIBLE_DEVICES=0"]
+    assert list((host.state_dir / "shares").iterdir()) == []
+    host.share("create", "b", "--gpu", "0", "--cores", "1", "--memory", "1MiB").failed(
+        "GPU 0 (AMD Instinct MI300X)", "0 MiB of 192.0 GiB is free", "remove a share"
+    )
+
+
+def test_several_gpus_in_the_order_asked_for(host: Host) -> None:
+    result = host.share(
+        "create", "a", "--gpu", "0000:27:00.0", "--gpu", "GPU-8e1bb56457addd1b", "--cores", "50",
+        "--memory", "1GiB", "--json",
+    ).done().json  # fmt: skip
+    assert [part["gpu"] for part in result["slices"]] == ["0000:27:00.0", MI300X]
+    env = edits(host, "share-a")["env"]
+    assert env[:5] == [
+        "ROCR_VISIBLE_DEVICES=GPU-1fc4a2d07be93865,GPU-8e1bb56457addd1b",
+        "HIP_VISIBLE_DEVICES=0,1",
+        "HSA_CU_MASK=0:0-151;1:0-151",
+        f"HIP_DEVICE_MEMORY_LIMIT_0={GIB}",
+        f"HIP_DEVICE_MEMORY_LIMIT_1={GIB}",
+    ]
+    args = edits(host, "share-a")["hooks"][0]["args"]
+    assert args.count("--gpu") == 2
+
+
+def test_one_gpu_that_is_full_refuses_all(host: Host) -> None:
+    create(host, "a", "1")
+    before = snapshot(host.folder)
+    host.share("create", "b", "--gpu", "0", "--gpu", "1").failed("GPU 1 (AMD Instinct MI300X)")
+    assert snapshot(host.folder) == before
+
+
+def test_partitions(on: MakeHost) -> None:
+    host = on("mi300x-cpx")
+    slice_ = create(host, "a", "1:3", "--cus", "19", "--memory", "50%")
+    # A partition has an eighth of 196592 MiB.
+    assert (slice_["partition"], slice_["mode"]) == (3, "cpx")
+    assert (slice_["cus"], slice_["memory"]) == ("0-18", 12287 * MIB)
+    # Partitions have no ROCr id of their own: the only one that the container can open is 0.
+    assert edits(host, "share-a")["env"][0] == "ROCR_VISIBLE_DEVICES=0"
+    assert create(host, "b", "0000:27:00.0:3", "--cus", "19", "--memory", "1GiB")["cus"] == "19-37"
+    host.share("create", "c", "--gpu", "1").failed("GPU 1 is partitioned (cpx)", "1:0, 1:1")
+    host.share("create", "c", "--gpu", "1:8").failed("no GPU '1:8' on this node")
+    assert "0000:27:00.0:3" in host.share("list").done().out
+
+
+def test_memory_above_the_gpu_needs_a_scale(host: Host) -> None:
+    host.share("create", "a", "--gpu", "0", "--memory", "193GiB").failed(
+        "193 GiB of memory was asked for", "the GPU has 192.0 GiB", "--memory"
+    )
+    arguments = ["--cores", "50", "--memory", "200GiB", "--memory-scaling", "2"]
+    assert create(host, "a", "0", *arguments)["memory"] == 200 * GIB
+    assert "HIP_OVERSUBSCRIBE=1" in edits(host, "share-a")["env"]
+    host.share("create", "b", "--gpu", "0", "--cores", "25", "--memory", "1GiB").failed(
+        "1 GiB of memory was asked for", "is free"
+    )
+    # Twice 196592 MiB is 383.97 GiB.
+    create(host, "b", "0", "--cores", "25", "--memory", "183GiB", "--memory-scaling", "2")
+    host.share(
+        "create", "c", "--gpu", "0", "--cores", "5", "--memory", "1GiB", "--memory-scaling", "2"
+    ).failed("1 GiB of memory was asked for")
+
+
+@pytest.mark.parametrize("scale", ["nan", "inf", "1001"])
+def test_a_scale_that_is_none(host: Host, scale: str) -> None:
+    result = host.share("create", "a", "--gpu", "0", "--memory-scaling", scale)
+    result.failed("the memory scale is a number from 1 to 1000", scale)
+
+
+def test_a_gpu_without_memory_of_its_own(on: MakeHost) -> None:
+    host = on("mixed")
+    host.share("create", "a", "--gpu", "3", "--memory", "1GiB").failed(
+        "no VRAM of its own", "leave --memory out"
+    )
+    assert create(host, "a", "3", "--cores", "50")["memory"] == 0
+    env = edits(host, "share-a")["env"]
+    assert "HSA_CU_MASK=0:0-7" in env
+    assert not any(entry.startswith("HIP_DEVICE_MEMORY_LIMIT") for entry in env)
+
+
+def test_splits_and_shares_never_overlap(host: Host) -> None:
+    host.generate("--split", "2").done()
+    host.share("create", "a", "--gpu", "0", "--cores", "25", "--memory", "1GiB").failed("is free")
+    host.generate().done()
+    create(host, "a", "0", "--cores", "25", "--memory", "1GiB")
+    result = host.generate("--split", "2").done()
+    assert "no equal shares of GPU 0 where these live: share-a" in result.err
+    names = host.run("list").done().out.splitlines()
+    assert "amd.com/gpu=0-1of2" not in names
+    assert "amd.com/gpu=1-1of2" in names
+
+
+def test_what_is_free_is_said(host: Host) -> None:
+    create(host, "a", "0", "--cus", "200", "--memory", "1GiB")
+    host.share("create", "b", "--gpu", "0", "--cus", "150", "--memory", "1GiB").failed(
+        "144 CUs were asked for", "104 of 304 are free in whole atoms of 8 (200-303)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "message"),
+    [
+        ("8", "no GPU '8' on this node; name one of 0, 1, 2, 3, 4, 5, 6, 7"),
+        ("-1", "no GPU '-1'"),
+        ("", "no GPU ''"),
+        ("0:0", "no GPU '0:0'"),
+        ("GPU-0000000000000000", "no GPU"),
+        ("0000:05:00.1", "no GPU"),
+    ],
+)
+def test_an_unknown_gpu(host: Host, gpu: str, message: str) -> None:
+    host.share("create", "a", "--gpu", gpu).failed(message)
+    assert list(host.folder.iterdir()) == []
+
+
+def test_an_empty_name_is_no_gpu_without_an_id(on: MakeHost) -> None:
+    on("mixed").share("create", "a", "--gpu", "").failed("no GPU ''")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-a", "a-", ".a", "a b", "a/b", "../a", "a\nb", "ä", "a" * 64]
+)
+def test_an_illegal_name(host: Host, name: str) -> None:
+    host.share("create", "--gpu", "0", "--", name).failed("a share's name has 1 to 63")
+    assert list(host.folder.iterdir()) == []
+
+
+def test_the_same_gpu_twice(host: Host) -> None:
+    host.share("create", "a", "--gpu", "0", "--gpu", MI300X).failed("named more than once")
+
+
+def test_more_cus_than_there_are(host: Host) -> None:
+    host.share("create", "a", "--gpu", "0", "--cus", "305").failed("from 1 to 304", "found 305")
+
+
+def test_removing_what_is_not_there(host: Host) -> None:
+    host.share("remove", "a").failed("there is no share 'share-a'", "amd-cdi share list")
+    assert list(host.folder.iterdir()) == []

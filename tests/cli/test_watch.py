@@ -1,0 +1,145 @@
+"""generate --watch: the spec follows GPUs that come, go and are repartitioned."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import MakeHost
+from tests.cli.host import Host, finish
+
+SECONDS = 20
+"""A refresh takes about one; a machine that does much else is waited for."""
+
+
+@pytest.fixture
+def host(own: MakeHost) -> Host:
+    return own("rx7900xtx")
+
+
+@pytest.fixture
+def watcher(host: Host) -> Iterator[subprocess.Popen[str]]:
+    process = host.start("generate", "--watch", "--device-name-strategy", "index")
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def names(host: Host) -> list[str]:
+    try:
+        document = yaml.safe_load(host.spec_file.read_bytes())
+    except FileNotFoundError:
+        return []
+    return [device["name"] for device in document["devices"]]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "the spec did not follow"
+        time.sleep(0.05)
+
+
+def gpu_folder(host: Host, pci: str) -> Path:
+    return host.sysroot / "sys/bus/pci/drivers/amdgpu" / pci
+
+
+def change_generation(host: Host, number: int) -> None:
+    path = host.sysroot / "sys/class/kfd/kfd/topology/generation_id"
+    path.write_text(f"{number}\n")
+
+
+def test_a_gpu_goes_and_comes_back(host: Host, watcher: subprocess.Popen[str]) -> None:
+    eventually(lambda: names(host) == ["0", "1", "all"])
+    link = gpu_folder(host, "0000:43:00.0")
+    target = link.readlink()
+    link.unlink()
+    change_generation(host, 100)
+    eventually(lambda: names(host) == ["0", "all"])
+    link.symlink_to(target)
+    change_generation(host, 101)
+    eventually(lambda: names(host) == ["0", "1", "all"])
+    watcher.send_signal(signal.SIGTERM)
+    result = finish(watcher)
+    assert result.status == -signal.SIGTERM
+    assert result.out.count("wrote") == 3
+    assert names(host) == ["0", "1", "all"]
+    assert list(host.spec_dir.iterdir()) == [host.spec_file]
+
+
+def test_a_share_waits_for_its_gpu(host: Host, watcher: subprocess.Popen[str]) -> None:
+    eventually(lambda: names(host) != [])
+    host.share("create", "x", "--gpu", "1", "--cores", "50", "--memory", "1GiB").done()
+    assert "share-x" in names(host)
+    link = gpu_folder(host, "0000:43:00.0")
+    target = link.readlink()
+    link.unlink()
+    eventually(lambda: names(host) == ["0", "all"])
+    assert [share["name"] for share in host.ledger()["shares"]] == ["share-x"]
+    link.symlink_to(target)
+    eventually(lambda: names(host) == ["0", "1", "share-x", "all"])
+    watcher.send_signal(signal.SIGINT)
+    result = finish(watcher)
+    assert result.status == 130
+    assert "Traceback" not in result.err
+    assert "left out: share 'share-x': GPU 0000:43:00.0" in result.err
+
+
+def test_all_gpus_gone_leaves_the_last_spec(host: Host, watcher: subprocess.Popen[str]) -> None:
+    eventually(lambda: names(host) != [])
+    before = host.spec_file.read_bytes()
+    driver = gpu_folder(host, "")
+    driver.rename(driver.with_name("gone"))
+    time.sleep(2)
+    assert watcher.poll() is None
+    assert host.spec_file.read_bytes() == before
+    driver.with_name("gone").rename(driver)
+    host.spec_file.unlink()
+    # Whoever removes the spec gets it back.
+    eventually(lambda: host.spec_file.exists())
+    watcher.terminate()
+    assert "expected the amdgpu driver" in finish(watcher).err
+
+
+def test_repartitioning(own: MakeHost) -> None:
+    host = own("mixed")
+    process = host.start("generate", "--watch", "--device-name-strategy", "index")
+    try:
+        eventually(lambda: "1:7" in names(host))
+        put_into_spx(host)
+        eventually(lambda: "1:7" not in names(host) and "1" in names(host))
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def put_into_spx(host: Host) -> None:
+    """Give the second GPU one partition: its KFD node takes the place of the eight."""
+    nodes = host.sysroot / "sys/class/kfd/kfd/topology/nodes"
+    # Bus 0x27, device 0: the function bits number the partitions.
+    members = [node for node in nodes.iterdir() if _location(node) >> 3 == 0x2700 >> 3]
+    assert len(members) == 8
+    first, *rest = sorted(members, key=lambda node: int(node.name))
+    for node in rest:
+        shutil.rmtree(node)
+    text = (first / "properties").read_text()
+    for before, after in (("simd_count 152", "simd_count 1216"), ("num_xcc 1", "num_xcc 8")):
+        assert f"{before}\n" in text
+        text = text.replace(f"{before}\n", f"{after}\n")
+    (first / "properties").write_text(text)
+    folder = gpu_folder(host, "0000:27:00.0")
+    (folder / "current_compute_partition").write_text("SPX\n")
+    change_generation(host, 102)
+
+
+def _location(node: Path) -> int:
+    lines = (node / "properties").read_text().splitlines()
+    return int(dict(line.split() for line in lines)["location_id"])
