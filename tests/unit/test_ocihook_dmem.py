@@ -35,10 +35,12 @@ class Controller:
         self.file = scene.group / "dmem.max"
         self.use = use
         self.writes: list[str] = []
+        self.folders: list[str] = []
         self.fail: dict[str, BaseException] = {}
 
     def write(self, path: str, text: str) -> None:
         self.writes.append(text)
+        self.folders.append(path.rsplit("/", 2)[1])
         if text in self.fail:
             raise self.fail[text]
         if not path.endswith("dmem.max"):
@@ -167,6 +169,7 @@ def test_controller_is_enabled_from_the_top(scene: Scene, controller: Controller
         (folder / "cgroup.subtree_control").write_text("cpu memory\n")
     apply(scene)
     assert controller.writes[:3] == ["+dmem"] * 3
+    assert controller.folders[:3] == ["cgroup", "kubepods.slice", "pod1.slice"]
     assert not any("-dmem" in text for text in controller.writes)
 
 
@@ -199,9 +202,9 @@ def test_no_controller_in_the_kernel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/", "a cgroup v2 of the container's own"),
-        ("/system.slice/containerd.service", "of the container's own"),
-        ("/system.slice", "of the container's own"),
+        ("/", "own, found it in '/'"),
+        ("/system.slice/containerd.service", "own, found it in '/system.slice/containerd.service'"),
+        ("/system.slice", "own, found it in '/system.slice'"),
         ("/../x", "below the hook's"),
         ("/system.slice/containerd.service/../x", "below the hook's"),
     ],

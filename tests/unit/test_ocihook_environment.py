@@ -136,6 +136,11 @@ def test_limit_beyond_share_or_none(limit: str | None) -> None:
     )
 
 
+def test_limit_of_each_gpu() -> None:
+    message = judge(HIP_DEVICE_MEMORY_LIMIT_1="1073741825")
+    assert "HIP_DEVICE_MEMORY_LIMIT_1 from 1 to 1073741824" in message
+
+
 @pytest.mark.parametrize("value", ["1", "0", ""])
 def test_mask_skip_is_refused_whatever_it_says(value: str) -> None:
     assert "no HSA_CU_MASK_SKIP_INIT" in judge(HSA_CU_MASK_SKIP_INIT=value)
