@@ -20,6 +20,8 @@ Find = Callable[[Sandbox], Path]
 
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 
+_BUNDLES = "/run/bundles"
+
 # A static shell, since the libc of everything else changes under it file by file.
 _BIND = """
 for new in "$1"/*.so*; do
@@ -28,7 +30,7 @@ for new in "$1"/*.so*; do
 done
 """
 
-# Arguments: the image's root filesystem, the bundle. What the container writes is kept in memory.
+# Arguments: the image's root filesystem, the bundle. What the container writes stays in memory.
 _BUNDLE = """
 set -eu
 mkdir -p "$2/rootfs" "$2/over" "$2/work"
@@ -62,15 +64,17 @@ def bare(find: Find) -> Callable[[Sandbox, Sequence[Image]], AbstractContextMana
     @contextmanager
     def opened(sandbox: Sandbox, _: Sequence[Image]) -> Iterator[Start]:
         program = find(sandbox)
+        sandbox.must(["mkdir", _BUNDLES])
+        sandbox.must([program, "spec", f"--bundle={_BUNDLES}"])
+        template = sandbox.path(f"{_BUNDLES}/config.json").read_text()
         numbers = itertools.count(1)
 
         def start(container: Container) -> Outcome:
             name = f"c{next(numbers)}"
-            bundle = Path("/run/bundles") / name
+            bundle = f"{_BUNDLES}/{name}"
             sandbox.must(["sh", "-c", _BUNDLE, "sh", container.image.root, bundle])
-            sandbox.must([program, "spec", f"--bundle={bundle}"])
             path = sandbox.path(f"{bundle}/config.json")
-            config = json.loads(path.read_text())
+            config = json.loads(template)
             _fill(config, container, sandbox, name)
             path.write_text(json.dumps(config))
             if container.cdi:

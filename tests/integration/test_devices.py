@@ -6,13 +6,20 @@ and renderD128 are another vendor's.
 """
 
 from collections.abc import Collection
+from operator import attrgetter
 
 import pytest
 
 from tests.integration import probe
 from tests.integration.machine import Machine
 from tests.integration.product import USAGE, hook_log
+from tests.integration.runtimes import BARE, ENGINES
 from tests.integration.sandbox import node_number
+
+# Of those without an engine one is enough: they differ in nothing that matters here.
+pytestmark = pytest.mark.parametrize(
+    "machine", [*ENGINES, BARE[0]], ids=attrgetter("name"), indirect=True
+)
 
 EVERY_RENDER_NODE = tuple(f"226:{minor}" for minor in (128, 129, *range(137, 145), 150, 152))
 
@@ -29,10 +36,15 @@ def all_but(*minors: int) -> tuple[str, ...]:
     return tuple(number for number in EVERY_RENDER_NODE if int(number.split(":")[1]) not in minors)
 
 
-def test_a_container_without_a_device_has_no_gpu(node: Machine) -> None:
-    sight = node.look(strangers=EVERY_RENDER_NODE)
-    assert granted(sight) == set()
-    assert set(sight.strangers.values()) == {probe.REFUSED}
+@pytest.fixture(scope="session")
+def without(node: Machine) -> probe.Sight:
+    """What a container without a device sees."""
+    return node.look(strangers=EVERY_RENDER_NODE)
+
+
+def test_a_container_without_a_device_has_no_gpu(without: probe.Sight) -> None:
+    assert granted(without) == set()
+    assert set(without.strangers.values()) == {probe.REFUSED}
 
 
 @pytest.mark.parametrize(
@@ -44,9 +56,12 @@ def test_a_container_without_a_device_has_no_gpu(node: Machine) -> None:
     ],
 )
 def test_a_gpu_comes_with_its_nodes_alone(
-    node: Machine, devices: Collection[str], cards: Collection[int], renders: Collection[int]
+    node: Machine,
+    without: probe.Sight,
+    devices: Collection[str],
+    cards: Collection[int],
+    renders: Collection[int],
 ) -> None:
-    without = node.look()
     sight = node.look(*devices, strangers=all_but(*renders))
     nodes = {"kfd", *(f"dri/card{n}" for n in cards), *(f"dri/renderD{n}" for n in renders)}
     assert granted(sight) == nodes
@@ -91,9 +106,13 @@ def test_a_gpu_comes_with_its_nodes_alone(
     ],
 )
 def test_a_share_comes_with_its_limits(
-    node: Machine, device: str, card: int, render: int, limits: dict[str, str]
+    node: Machine,
+    without: probe.Sight,
+    device: str,
+    card: int,
+    render: int,
+    limits: dict[str, str],
 ) -> None:
-    without = node.look()
     sight = node.look(device, strangers=all_but(render))
     assert granted(sight) == {"kfd", f"dri/card{card}", f"dri/renderD{render}"}
     assert set(sight.strangers.values()) == {probe.REFUSED}

@@ -28,8 +28,7 @@ sys.exit(subprocess.run(["{HOOK}", *sys.argv[1:]], input=state).returncode)
 
 def test_a_container_without_a_share_is_untouched(node: Machine) -> None:
     before = hook_log(node.sandbox)
-    for devices in ([], ["2"], ["0", "1"]):
-        assert node.run(*devices, image=node.static).status == 0
+    assert node.run("0", "2", image=node.static).status == 0
     assert hook_log(node.sandbox) == before
 
 
