@@ -50,6 +50,8 @@ def _memory(require: str, pid: int, container: Container, share: Share, sysroot:
     """Return what enforces the memory of the share under a policy; raises Refusal."""
     if require == "none":
         return "nothing, as --require none says"
+    if not share.bytes_by_pci():
+        return "nothing, as its GPUs have no memory of their own"
     missing = ""
     if require != "library":
         try:

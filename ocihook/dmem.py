@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ocihook.share import Share
 
 LIMIT = 1024 * 1024
-HINT = "look at dmem.capacity in the root cgroup and at `amd-cdi doctor`"
+HINT = "look at dmem.capacity and dmem.max of the cgroups named"
 
 
 def apply(pid: int, container: Container, share: Share, sysroot: str) -> str:

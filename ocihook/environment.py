@@ -36,7 +36,8 @@ def check(environment: Mapping[str, str], share: Share, where: str) -> None:
     _check_hip(environment, share, where)
     _check_mask(environment, share, where)
     for gpu in share.gpus:
-        _check_limit(environment, gpu, where)
+        if gpu.bytes:
+            _check_limit(environment, gpu, where)
 
 
 def _check_rocr(environment: Mapping[str, str], share: Share, where: str) -> None:

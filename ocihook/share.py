@@ -34,8 +34,11 @@ class Gpu:
         """CUs that can only be granted together."""
         self.cus = _cus(fields["cus"], self.count, self.atom)
         """CU set of the share on this GPU."""
-        self.bytes = _number(fields, "bytes", 1, 2**63 - 1)
-        """Memory of the share on this GPU; the controller reads 2**63 and more as no limit."""
+        self.bytes = _number(fields, "bytes", 0, 2**63 - 1)
+        """Memory of the share on this GPU; the controller reads 2**63 and more as no limit.
+
+        0 on a GPU without memory of its own, where there is nothing to hold.
+        """
         self.render = _number(fields, "render", 0, 2**20 - 1)
         """Minor of the render node."""
         self.card = _number(fields, "card", 0, 2**20 - 1) if "card" in fields else None
@@ -61,7 +64,8 @@ class Share:
         """Return the bytes for each PCI device; partitions of one GPU share its memory region."""
         total: dict[str, int] = {}
         for gpu in self.gpus:
-            total[gpu.pci] = total.get(gpu.pci, 0) + gpu.bytes
+            if gpu.bytes:
+                total[gpu.pci] = total.get(gpu.pci, 0) + gpu.bytes
         return total
 
     def minors(self) -> set[int]:

@@ -65,7 +65,7 @@ def test_without_share_the_container_tells() -> None:
         ("count=304", "count=99999"),
         ("atom=4", "atom=0"),
         ("atom=4", "atom=305"),
-        ("bytes=1024", "bytes=0"),
+        ("bytes=1024", "bytes=-1"),
         ("bytes=1024", "bytes=1G"),
         ("bytes=1024", "bytes=9223372036854775808"),
         ("bytes=1024", "bytes=٣"),

@@ -77,6 +77,14 @@ def test_library_holds(scene: Scene, hook: list[str]) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+def test_nothing_to_hold_where_there_is_no_memory(scene: Scene, hook: list[str]) -> None:
+    scene.lay(dmem=False)
+    scene.gpus = [gpu.replace(f"bytes={BYTES}", "bytes=0") for gpu in scene.gpus]
+    result = scene.run(hook)
+    assert result.returncode == 0, result.stderr
+    assert "no memory of their own" in scene.log.read_text()
+
+
 def test_neither_holds(scene: Scene, hook: list[str]) -> None:
     line = refused(scene.lay(dmem=False).run(hook))
     assert line.startswith("amd-oci-hook: container c1: share share-a: refused: expected ")
