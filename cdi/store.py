@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,7 +184,8 @@ def missing(made: Draft, paths: Paths) -> list[str]:
             ("the hook", options.hook_path, "--hook-path"),
             ("the library", options.library_path, "--library-path"),
         )
-        if made.held and not (paths.sysroot / path.lstrip("/")).is_file()
+        # Path.is_file raises for names that are too long, or in folders that are closed to us.
+        if made.held and not os.path.isfile(paths.sysroot / path.lstrip("/"))  # noqa: PTH113
     ]
 
 

@@ -38,7 +38,7 @@ COMMANDS = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_every_option_with_its_variable(radeons: Host, command: str) -> None:
     text = radeons.run(*command.split(), "--help", COLUMNS="300").done().out
-    assert set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", text, re.M)) == COMMANDS[command] | {
+    assert set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)) == COMMANDS[command] | {
         "--help"
     }
     flat = "".join(text.split())
@@ -51,7 +51,7 @@ def test_help_names_every_option_with_its_variable(radeons: Host, command: str) 
 def test_help_names_every_command(radeons: Host) -> None:
     text = radeons.run("-h").done().out
     for command in COMMANDS:
-        assert re.search(rf"^  {command.split()[0]} ", text, re.M), command
+        assert re.search(rf"^  {command.split()[0]} ", text, re.MULTILINE), command
 
 
 def test_version(radeons: Host) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
@@ -202,7 +202,7 @@ def test_topology_as_json(on: MakeHost) -> None:
 
 def test_topology_as_a_drawing(shared_radeons: Host, tmp_path: Path) -> None:
     shared_radeons.run("topology", "--svg", tmp_path / "x.svg").done()
-    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    root = ET.parse(tmp_path / "x.svg").getroot()
     cells = root.iter("{http://www.w3.org/2000/svg}title")
     titles = [cell.text for cell in cells]
     # Two GPUs of 96 CUs, and the share's mark in the legend.

@@ -103,7 +103,7 @@ def test_all_gpus_gone_leaves_the_last_spec(host: Host, watcher: subprocess.Pope
     driver.with_name("gone").rename(driver)
     host.spec_file.unlink()
     # Whoever removes the spec gets it back.
-    eventually(lambda: host.spec_file.exists())
+    eventually(host.spec_file.exists)
     watcher.terminate()
     assert "expected the amdgpu driver" in finish(watcher).err
 
