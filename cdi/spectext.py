@@ -8,7 +8,8 @@ takes ``1e3``, ``08`` or ``yes`` for anything else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from json.encoder import encode_basestring
 
 from cdi.edits import Spec
 
@@ -25,7 +26,9 @@ def to_yaml(spec: Spec) -> str:
 
 def yaml_of(mapping: Mapping[str, object]) -> str:
     """Return a part of a spec as YAML."""
-    return "".join(f"{line}\n" for line in _mapping(mapping, ""))
+    lines: list[str] = []
+    _mapping(mapping, "", "", lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def to_json(spec: Spec) -> str:
@@ -38,29 +41,37 @@ def encode(spec: Spec, form: str) -> bytes:
     return (to_json(spec) if form == "json" else to_yaml(spec)).encode()
 
 
-def _mapping(mapping: Mapping[str, object], indent: str) -> Iterable[str]:
+def _mapping(mapping: Mapping[str, object], first: str, indent: str, lines: list[str]) -> None:
+    """Add the lines of a mapping, the first of them behind ``first``, the others indented."""
+    lead = first
     for key, value in mapping.items():
         if isinstance(value, (dict, list)) and value:
-            yield f"{indent}{key}:"
-            yield from _block(value, f"{indent}  ")
+            lines.append(f"{lead}{key}:")
+            _block(value, f"{indent}  ", lines)
         else:
-            yield f"{indent}{key}: {_scalar(value)}"
+            lines.append(f"{lead}{key}: {_scalar(value)}")
+        lead = indent
 
 
-def _block(value: object, indent: str) -> Iterable[str]:
-    if isinstance(value, dict):
-        yield from _mapping(value, indent)
-    elif isinstance(value, list):
-        for item in value:
-            if isinstance(item, (dict, list)) and item:
-                # The first line of an item stands behind its dash.
-                lines = iter(_block(item, f"{indent}  "))
-                yield f"{indent}- {next(iter(lines)).lstrip()}"
-                yield from lines
-            else:
-                yield f"{indent}- {_scalar(item)}"
+def _block(value: Mapping[str, object] | list[object], indent: str, lines: list[str]) -> None:
+    """Add the lines of what is not empty."""
+    if isinstance(value, Mapping):
+        _mapping(value, indent, indent, lines)
+        return
+    for item in value:
+        if isinstance(item, dict) and item:
+            # The first line of an item stands behind its dash.
+            _mapping(item, f"{indent}- ", f"{indent}  ", lines)
+        elif isinstance(item, list) and item:
+            lines.append(f"{indent}-")
+            _block(item, f"{indent}  ", lines)
+        else:
+            lines.append(f"{indent}- {_scalar(item)}")
 
 
 def _scalar(value: object) -> str:
     """Return a scalar, or an empty collection, in the form that YAML shares with JSON."""
+    if isinstance(value, str):
+        # What json.dumps comes to, for a fraction of its time.
+        return encode_basestring(value)
     return json.dumps(value, ensure_ascii=False)
