@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -18,6 +19,8 @@ def main() -> None:
 
         sys.stdout.write(f"amd-cdi {__version__}\n")
         return
+    # No command but --watch, which turns it on again, lives long enough to collect garbage.
+    gc.disable()
     try:
         from cdi.command.app import run
 

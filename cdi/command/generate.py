@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -131,6 +132,7 @@ def generate(
                 "--watch keeps the spec directory, so it takes neither --dry-run nor an --output "
                 "elsewhere"
             )
+        gc.enable()
         for outcome in watch(paths, options):
             if isinstance(outcome, AmdCdiError):
                 output.warn([str(outcome)])
