@@ -15,8 +15,11 @@ from tests.cli.host import COMMAND, Host
 COMMANDS = {
     "generate": {
         "--output", "--format", "--device-name-strategy", "--split", "--on-conflict", "--hook-path",
-        "--hook-stage", "--require", "--library-path", "--watch", "--dry-run", "--json",
-        "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir",
+        "--hook-stage", "--require", "--allow-extra-devices", "--library-path", "--watch",
+        "--dry-run", "--json", "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir",
+    },
+    "hooks-d": {
+        "--output", "--hook-path", "--hook-stage", "--dry-run", "--json", "--sysroot", "--sample",
     },
     "list": {"--json", "--sysroot", "--sample", "--spec-dir"},
     "show": {"--json", "--sysroot", "--sample", "--spec-dir"},
