@@ -11,6 +11,7 @@ import argparse
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import zipapp
 from pathlib import Path
@@ -80,7 +81,13 @@ def main() -> None:
     parser.add_argument("--zipapp", type=Path, default=None)
     parser.add_argument("--interpreter", default="/usr/bin/python3")
     arguments = parser.parse_args()
-    install(arguments.target, arguments.interpreter, arguments.zipapp)
+    try:
+        install(arguments.target, arguments.interpreter, arguments.zipapp)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(
+            f"cannot install the hook to {arguments.target}: {error}; run it as root, and name a "
+            "Python of 3.11 or later that the host has with --interpreter"
+        )
 
 
 if __name__ == "__main__":
