@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import need, roots
+from tests.integration import need, record, roots
 from tests.integration.image import Image
 from tests.integration.machine import Machine
 from tests.integration.product import amd_cdi, install
+from tests.integration.record import Recorded
 from tests.integration.runtimes import BARE, ENGINES
 from tests.integration.sandbox import sandbox
 
@@ -68,3 +69,10 @@ def node(machine: Machine) -> Machine:
     amd_cdi(machine.sandbox, "share", "create", "alice", *request)
     amd_cdi(machine.sandbox, "generate", "--split=2", "--sample=mixed")
     return machine
+
+
+@pytest.fixture(scope="session")
+def recorded(node: Machine) -> Iterator[Recorded]:
+    """What the runtime makes of a share; until its end the hooks are at createRuntime."""
+    with record.recorded(node) as made:
+        yield made

@@ -18,8 +18,8 @@ class Container:
     environment: Mapping[str, str] = field(default_factory=dict)
     devices: Sequence[str] = ()
     """Device nodes of the host, given beside those of the CDI devices."""
-    binds: Sequence[str] = ()
-    """Folders or files of the host that appear at the same path in the container."""
+    binds: Mapping[str, str] = field(default_factory=dict)
+    """Where folders or files of the host appear in the container, by their path on the host."""
     privileged: bool = False
 
 

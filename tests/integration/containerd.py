@@ -151,7 +151,10 @@ def _config(messages: Any, container: Container, number: int, log: str) -> Any:
         envs=[
             {"key": key, "value": value.encode()} for key, value in container.environment.items()
         ],
-        mounts=[{"host_path": path, "container_path": path} for path in container.binds],
+        mounts=[
+            {"host_path": host, "container_path": inside}
+            for host, inside in container.binds.items()
+        ],
         devices=[
             {"host_path": path, "container_path": path, "permissions": "rw"}
             for path in container.devices

@@ -28,7 +28,7 @@ class Machine:
         command: Sequence[str] = ("/bin/sh", probe.PATH),
         environment: Mapping[str, str] | None = None,
         nodes: Sequence[str] = (),
-        binds: Sequence[str] = (),
+        binds: Mapping[str, str] | None = None,
         privileged: bool = False,
     ) -> Outcome:
         """What the user sees of a container with these devices of amd.com/gpu."""
@@ -39,7 +39,7 @@ class Machine:
                 command=command,
                 environment=environment or {},
                 devices=nodes,
-                binds=binds,
+                binds=binds or {},
                 privileged=privileged,
             )
         )
@@ -54,13 +54,13 @@ class Machine:
         return probe.parse(outcome.stdout)
 
     def assert_refused(self, outcome: Outcome, reason: str) -> None:
-        """Check that share alice's hook kept all of a container from running.
+        """Check that the hook kept all of a container from running.
 
         Its user, or where the runtime hides it the reader of the log, must find `reason`, a
         regular expression.
         """
         assert (outcome.status, outcome.stdout) == (self.runtime.refusal, ""), outcome.stderr
-        line = f"share share-alice: refused: {reason}"
+        line = f"refused: {reason}"
         assert re.search(line, hook_log(self.sandbox)[-1])
         shown = line if self.runtime.quotes_hook else r"error executing hook .*\(exit code: 1\)"
         assert re.search(shown, outcome.stderr)

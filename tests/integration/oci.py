@@ -100,8 +100,8 @@ def _fill(config: dict[str, Any], container: Container, sandbox: Sandbox, name: 
         capabilities.append("CAP_MKNOD")
     config["root"]["readonly"] = False
     config["mounts"] += [
-        {"destination": path, "source": path, "type": "bind", "options": ["bind"]}
-        for path in container.binds
+        {"destination": inside, "source": host, "type": "bind", "options": ["bind"]}
+        for host, inside in container.binds.items()
     ]
     linux["cgroupsPath"] = f"/{sandbox.cgroup}/{name}"
     for path in container.devices:

@@ -10,7 +10,8 @@ from tests.integration.image import Image
 from tests.integration.image import archive as image_archive
 from tests.integration.sandbox import Outcome, Sandbox
 
-# Limits that a machine without CAP_SYS_RESOURCE can set, and no journal.
+# Limits that a machine without CAP_SYS_RESOURCE can set, and no journal. Podman 4.3 by itself reads
+# the first folder of hooks only.
 _CONFIGURATION = """
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=20000:20000"]
@@ -18,6 +19,7 @@ pids_limit = 0
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "none"
+hooks_dir = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"]
 """
 
 
@@ -61,7 +63,7 @@ def _arguments(sandbox: Sandbox, container: Container) -> list[str]:
         *(f"--device={name}" for name in container.cdi),
         *(f"--device={path}" for path in container.devices),
         *(f"--env={name}={value}" for name, value in container.environment.items()),
-        *(f"--volume={path}:{path}" for path in container.binds),
+        *(f"--volume={host}:{inside}" for host, inside in container.binds.items()),
         container.image.name,
         *container.command,
     ]

@@ -3,27 +3,18 @@
 The share is the one of `node`: CUs 0 to 71 and 48 GiB of GPU 0, in atoms of 8 CUs.
 """
 
-import json
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
 import pytest
 
 from tests.integration.machine import Machine
-from tests.integration.product import HOOK, INSTALLED, amd_cdi, hook_log
+from tests.integration.product import hook_log
+from tests.integration.record import RECORDER, Recorded
 from tests.integration.runtimes import BARE, ENGINES
 
 OTHER_GPU = r"expected no AMD GPU beyond share share-alice in \S+/config\.json, found "
-
-# A hook that keeps the configuration it was run for, and lets the real one decide.
-RECORDER = f"""#!/usr/bin/python3 -IS
-import json, shutil, subprocess, sys
-state = sys.stdin.buffer.read()
-shutil.copy(json.loads(state)["bundle"] + "/config.json", "FOLDER/recorded.json")
-sys.exit(subprocess.run(["{HOOK}", *sys.argv[1:]], input=state).returncode)
-"""
 
 
 def test_a_container_without_a_share_is_untouched(node: Machine) -> None:
@@ -41,7 +32,9 @@ def test_a_container_without_a_share_is_untouched(node: Machine) -> None:
             id="another render node",
         ),
         pytest.param(
-            {"binds": ["/dev/dri"]}, OTHER_GPU + "the mount of '/dev/dri'", id="a mounted dev dri"
+            {"binds": {"/dev/dri": "/dev/dri"}},
+            OTHER_GPU + "the mount of '/dev/dri'",
+            id="a mounted dev dri",
         ),
         pytest.param(
             {"environment": {"HSA_CU_MASK_SKIP_INIT": "1"}},
@@ -130,28 +123,9 @@ def test_an_environment_beyond_the_share_is_refused(
     node.assert_refused(node.run("share-alice", environment={name: value}), reason)
 
 
-@pytest.fixture
-def recorded(node: Machine) -> Iterator[Machine]:
-    """The machine with every share's hook at createRuntime, its configuration recorded."""
-    recorder = node.sandbox.path(f"{INSTALLED}/recorder")
-    recorder.write_text(RECORDER.replace("FOLDER", str(node.sandbox.folder)))
-    recorder.chmod(0o755)
-    generate = ("generate", "--sample=mixed", "--split=2")
-    stage = ("--hook-stage=createRuntime", f"--hook-path={INSTALLED}/recorder")
-    amd_cdi(node.sandbox, *generate, *stage)
-    yield node
-    amd_cdi(node.sandbox, *generate, "--hook-stage=prestart", f"--hook-path={HOOK}")
-
-
-def test_the_hook_also_decides_at_create_runtime(recorded: Machine) -> None:
-    record = recorded.sandbox.folder / "recorded.json"
-    deadline = time.monotonic() + 10
-    while not record.exists():
-        # containerd reads a changed spec a moment later, when inotify tells it.
-        assert time.monotonic() < deadline
-        assert recorded.run("share-alice").status == 0
-    hooks = json.loads(record.read_text())["hooks"]
-    assert [hook["path"] for hook in hooks["createRuntime"]] == [f"{INSTALLED}/recorder"]
+def test_the_hook_also_decides_at_create_runtime(recorded: Recorded) -> None:
+    hooks = recorded.configuration["hooks"]
+    assert [hook["path"] for hook in hooks["createRuntime"]] == [RECORDER]
     assert not hooks.get("prestart")
-    outcome = recorded.run("share-alice", nodes=["/dev/dri/renderD150"])
-    recorded.assert_refused(outcome, OTHER_GPU + "the device '/dev/dri/renderD150'")
+    outcome = recorded.machine.run("share-alice", nodes=["/dev/dri/renderD150"])
+    recorded.machine.assert_refused(outcome, OTHER_GPU + "the device '/dev/dri/renderD150'")
