@@ -5,7 +5,6 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def add_probe(root: Path) -> None:
 
 
 def archive(image: Image, target: Path) -> Path:
-    """Write an OCI archive that podman and containerd load under the image's name.
+    """Write an archive that podman and containerd (as OCI's) and docker load by the image's name.
 
     Its command waits: containerd also runs a pod's own (pause) container from it.
     """
@@ -69,15 +68,26 @@ def archive(image: Image, target: Path) -> Path:
         "io.containerd.image.name": image.name,
     }
     entry = {**blob("manifest.v1+json", _json(manifest)), "annotations": names}
+    docker = {
+        "Config": _path(_digest(_json(config))),
+        "RepoTags": [image.name],
+        "Layers": [_path(_digest(layer))],
+    }
     with tarfile.open(target, mode="w") as oci:
         _add(oci, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
         _add(oci, "index.json", _json({"schemaVersion": 2, "manifests": [entry]}))
+        _add(oci, "manifest.json", _json([docker]))
         for digest, data in blobs.items():
-            _add(oci, f"blobs/{digest.replace(':', '/')}", data)
+            _add(oci, _path(digest), data)
     return target
 
 
-def _json(value: Mapping[str, object]) -> bytes:
+def _path(digest: str) -> str:
+    """Where an archive keeps a blob."""
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 

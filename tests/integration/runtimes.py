@@ -3,6 +3,7 @@
 from tests.integration import oci
 from tests.integration.container import Runtime
 from tests.integration.containerd import containerd
+from tests.integration.docker import docker
 from tests.integration.podman import podman
 
 _RUNC = oci.installed("runc")
@@ -20,6 +21,7 @@ ENGINES = (
         "podman-crun-1.21-cgroup2", "v2", podman(oci.trixie_crun), refusal=126, quotes_hook=False
     ),
     Runtime("containerd-1.7", "host", containerd("trixie", _RUNC), _CRI_UNKNOWN, quotes_hook=True),
+    Runtime("docker", "host", docker, refusal=125, quotes_hook=True),
     Runtime("containerd-2", "host", containerd("sid", _RUNC), _CRI_UNKNOWN, quotes_hook=True),
 )
 
