@@ -20,9 +20,6 @@ class Cgroup:
         path.mkdir()
         return Cgroup(path)
 
-    def existing(self, name: str) -> "Cgroup":
-        return Cgroup(self.path / name)
-
     def write(self, name: str, text: str) -> int:
         """One write(2) to one of its files; answers 0 or the error's number."""
         descriptor = os.open(self.path / name, os.O_WRONLY)
@@ -49,17 +46,18 @@ class Cgroup:
         """The names of the controller's files in it."""
         return {path.name for path in self.path.glob("dmem.*")}
 
-    def members(self) -> list[int]:
-        return [int(line) for line in self.read("cgroup.procs").splitlines()]
+    def admit(self, pid: int) -> None:
+        """Make a process a member."""
+        (self.path / "cgroup.procs").write_text(str(pid))
 
     @contextmanager
     def joined(self) -> Iterator[None]:
         """The calling process is a member for as long; it comes from, and goes to, the root."""
-        self.path.joinpath("cgroup.procs").write_text(str(os.getpid()))
+        self.admit(os.getpid())
         try:
             yield
         finally:
-            ROOT.path.joinpath("cgroup.procs").write_text(str(os.getpid()))
+            ROOT.admit(os.getpid())
 
     def remove(self) -> None:
         """Remove it and what is below."""

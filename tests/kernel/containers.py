@@ -79,13 +79,14 @@ class Running:
 
 
 def charge(
-    runtime: Runtime, container: Container, folder: Path, region: Region, count: int
+    runtime: Runtime, container: Container, folder: Path, region: Region, *counts: int
 ) -> Outcome:
-    """Start a container that allocates bytes first of all, prints the answer and ends.
+    """Start a container that allocates these bytes first of all, one after the other.
 
-    Its exit status is that answer too: 0 or the error's number.
+    It prints 0 or the error's number for each, and exits with the last.
     """
-    return run(runtime.command(container, folder, [CHARGE, region.name, str(count)]))
+    orders = [word for count in counts for word in (region.name, str(count))]
+    return run(runtime.command(container, folder, [CHARGE, *orders]))
 
 
 def run(command: Sequence[str]) -> Outcome:

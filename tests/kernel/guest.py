@@ -22,7 +22,7 @@ _REPOSITORY = Path(__file__).parents[2]
 
 
 class GuestError(Exception):
-    """The guest did not come to the end of its command; the message has what it said."""
+    """There can be no guest, or it did not come to its end; the message has what it said."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Guest:
     """Of the kernel, besides those it needs: `name=value`."""
     memory: int = 1024
     """MiB; taken from the host as it is used."""
-    seconds: float = 120
+    seconds: float = 600
     """Time limit, from start to power-off."""
 
 
@@ -56,13 +56,13 @@ class Outcome:
     """Standard output and error, as they came."""
 
 
-def missing() -> str:
-    """What the host lacks for guests, or nothing."""
+def check_host() -> None:
+    """Raise GuestError where the host lacks what a guest needs besides its kernel."""
     if os.geteuid() != 0:
-        return "only root starts containers in a guest: run the tests as root"
-    if shutil.which("busybox") is None:
-        return "busybox is not installed: apt-get install busybox-static"
-    return ""
+        raise GuestError("only root starts containers in a guest: run the tests as root")
+    missing = [name for name in ("busybox", "gcc", "setpriv") if shutil.which(name) is None]
+    if missing:
+        raise GuestError(f"not installed: {', '.join(missing)}: apt-get install them")
 
 
 def python(*arguments: str) -> list[str]:
@@ -81,8 +81,8 @@ def run(
     """Start a guest, run the command as root in the repository's folder, power it off.
 
     `shared` is an existing folder, writable for both sides and at the same path; `command`,
-    `output`, `status`, and `console` in it are the guest's. Raises GuestError when the host lacks
-    something, the command did not end within `guest.seconds`, or the kernel stopped before.
+    `output`, `status`, and `console` in it are the guest's. Raises GuestError when the command
+    did not end within `guest.seconds`, or the kernel stopped before.
     """
     (shared / "command").write_text(_script(guest, command, environment or {}))
     console = shared / "console"

@@ -24,6 +24,8 @@ from tests import debian
 Semantics = Literal["old", "new"]
 """`new` is Linux 7.3: a cap below the present use is set. `old` is up to 7.2: it is not."""
 
+SEMANTICS: tuple[Semantics, ...] = ("new", "old")
+
 _SUITE = "trixie-backports"
 _SERIES: dict[Semantics, str] = {"new": "linux-source-7.3", "old": "linux-source-7.2"}
 _CONTROLLER = ("kernel/cgroup/dmem.c", "include/linux/cgroup_dmem.h")
@@ -56,7 +58,7 @@ def kernel(semantics: Semantics) -> Path:
 
     Raises debian.FetchError where the sources cannot be had, BuildError where they do not build.
     """
-    built = debian.cache() / f"dmem-kernels-{_key()}"
+    built = debian.cache() / f"dmem-kernels-{key()}"
     if not built.is_dir():
         with _lock(debian.cache() / "dmem-kernels.lock"):
             if not built.is_dir():
@@ -64,7 +66,7 @@ def kernel(semantics: Semantics) -> Path:
     return built / semantics
 
 
-def _key() -> str:
+def key() -> str:
     """Changes with whatever the kernels are made of."""
     ingredients = [_CONFIGURATION.read_bytes(), _OWNER.read_bytes(), repr(_SERIES).encode()]
     return hashlib.sha256(b"\0".join(ingredients)).hexdigest()[:16]
@@ -129,5 +131,5 @@ def _run(command: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    for name in _SERIES:
+    for name in SEMANTICS:
         print(kernel(name))

@@ -83,7 +83,7 @@ def _podman(name: str, find: Callable[[], str]) -> Runtime:
         return [*podman(), "run", *options, "--rootfs", str(container.root), *program]
 
     def update(container: str) -> list[str]:
-        return [*podman(), "update", "--memory=256m", container]
+        return [*podman(), "update", "--cpus=0.5", container]
 
     return Runtime(name, command, update)
 

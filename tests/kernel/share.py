@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.kernel.containers import Hook, Stage
+from tests.kernel.containers import Bind, Hook, Stage
 from tests.kernel.guest import Region
+from tests.kernel.tools import Tools
 
-LIBRARY = "/usr/local/vgpu/libamvgpu.so"
-VALUES = "/usr/local/vgpu/share.conf"
+_LIBRARY = "/usr/local/vgpu/libamvgpu.so"
+_VALUES = "/usr/local/vgpu/share.conf"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Share:
         return {
             "ROCR_VISIBLE_DEVICES": ",".join(str(i) for i, _ in enumerate(self.parts)),
             "HSA_CU_MASK": ";".join(f"{i}:0-71" for i, _ in enumerate(self.parts)),
-            "LD_AUDIT": LIBRARY,
+            "LD_AUDIT": _LIBRARY,
             **{
                 f"HIP_DEVICE_MEMORY_LIMIT_{i}": str(part.bytes) for i, part in enumerate(self.parts)
             },
@@ -40,6 +41,11 @@ class Share:
         words = [word for pair in gpus for word in pair]
         args = ["amd-oci-hook", "run", "--share", self.name, "--require", require, *words]
         return Hook(path, args, stage)
+
+
+def binds(tools: Tools) -> list[Bind]:
+    """What brings the library and its values into a container."""
+    return [Bind(tools.library, _LIBRARY), Bind(tools.values, _VALUES)]
 
 
 def _gpu(index: int, part: Part) -> str:
