@@ -1,0 +1,433 @@
+/* Memory of pools and regions, physical memory by handle, and sharing between processes. */
+#include "standin.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096 };
+
+static pthread_mutex_t lists = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* ---- the file behind the memory of GPUs ---- */
+
+static pthread_once_t vram_once = PTHREAD_ONCE_INIT;
+static int vram = -1;
+static _Atomic uint64_t vram_end;
+
+static void open_vram(void)
+{
+    vram = memfd_create("vram", MFD_CLOEXEC);
+    if (vram < 0 || ftruncate(vram, (off_t)1 << 46))
+        abort();
+}
+
+int vram_file(void)
+{
+    pthread_once(&vram_once, open_vram);
+    return vram;
+}
+
+uint64_t vram_place(size_t bytes)
+{
+    return atomic_fetch_add(&vram_end, bytes);
+}
+
+void vram_discard(uint64_t offset, size_t bytes)
+{
+    fallocate(vram_file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+              (off_t)bytes);
+}
+
+/* ---- pools and regions ---- */
+
+struct allocation {
+    struct allocation *next;
+    char *start;
+    size_t bytes;
+    uint64_t agent;
+    uint64_t offset; /* in the file of the GPUs' memory */
+    void *user_data;
+};
+
+static struct allocation *allocations;
+
+static struct allocation *allocation_at(const void *pointer)
+{
+    const char *at = pointer;
+    struct allocation *found = allocations;
+    while (found && !(at >= found->start && at < found->start + found->bytes))
+        found = found->next;
+    return found;
+}
+
+static hsa_status_t allocate(uint64_t pool, size_t bytes, void **pointer)
+{
+    uint64_t agent = agent_of_pool(pool);
+    if (bytes == 0)
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    if (bytes > SIZE_MAX - PAGE)
+        return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+    bytes = whole_pages(bytes);
+    if (is_gpu(agent) && !account_take(agent, bytes))
+        return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+    uint64_t offset = is_gpu(agent) ? vram_place(bytes) : 0;
+    void *start = is_gpu(agent)
+                      ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                             vram_file(), (off_t)offset)
+                      : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct allocation *made = malloc(sizeof *made);
+    if (start == MAP_FAILED || !made)
+        abort();
+    *made = (struct allocation){.start = start, .bytes = bytes, .agent = agent, .offset = offset};
+    pthread_mutex_lock(&lists);
+    made->next = allocations;
+    allocations = made;
+    pthread_mutex_unlock(&lists);
+    *pointer = start;
+    return HSA_STATUS_SUCCESS;
+}
+
+static hsa_status_t release(void *pointer)
+{
+    pthread_mutex_lock(&lists);
+    struct allocation **link = &allocations;
+    while (*link && (*link)->start != pointer)
+        link = &(*link)->next;
+    struct allocation *gone = *link;
+    if (gone)
+        *link = gone->next;
+    pthread_mutex_unlock(&lists);
+    if (!gone)
+        return HSA_STATUS_ERROR_INVALID_ALLOCATION;
+    munmap(pointer, gone->bytes);
+    if (is_gpu(gone->agent)) {
+        vram_discard(gone->offset, gone->bytes);
+        account_give(gone->agent, gone->bytes);
+    }
+    free(gone);
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_memory_pool_allocate(hsa_amd_memory_pool_t pool, size_t bytes, uint32_t flags,
+                                          void **pointer)
+{
+    return allocate(pool.handle, bytes, pointer);
+}
+
+hsa_status_t hsa_amd_memory_pool_free(void *pointer)
+{
+    return release(pointer);
+}
+
+hsa_status_t hsa_memory_allocate(hsa_region_t region, size_t bytes, void **pointer)
+{
+    return allocate(region.handle, bytes, pointer);
+}
+
+hsa_status_t hsa_memory_free(void *pointer)
+{
+    return release(pointer);
+}
+
+hsa_status_t hsa_amd_pointer_info(const void *pointer, hsa_amd_pointer_info_t *info,
+                                  void *(*allocator)(size_t), uint32_t *count, hsa_agent_t **agents)
+{
+    pthread_mutex_lock(&lists);
+    const struct allocation *found = allocation_at(pointer);
+    info->type = found ? HSA_EXT_POINTER_TYPE_HSA : HSA_EXT_POINTER_TYPE_UNKNOWN;
+    if (found) {
+        info->agentBaseAddress = info->hostBaseAddress = found->start;
+        info->sizeInBytes = found->bytes;
+        info->userData = found->user_data;
+        info->agentOwner.handle = found->agent;
+        info->global_flags = is_gpu(found->agent) ? HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED
+                                                  : HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
+    }
+    pthread_mutex_unlock(&lists);
+    if (count)
+        *count = 0;
+    return HSA_STATUS_SUCCESS;
+}
+
+/* ---- physical memory by handle ---- */
+
+struct physical {
+    size_t bytes;
+    uint64_t agent; /* CPU_AGENT for one that was imported: its owner holds the memory */
+    uint64_t offset;
+    int file;
+    int holders;
+};
+
+struct mapping {
+    struct mapping *next;
+    void *address;
+    struct physical *of;
+};
+
+static struct mapping *mappings;
+
+static void drop(struct physical *held)
+{
+    if (--held->holders)
+        return;
+    if (is_gpu(held->agent)) {
+        vram_discard(held->offset, held->bytes);
+        account_give(held->agent, held->bytes);
+    } else if (held->file >= 0) {
+        close(held->file);
+    }
+    free(held);
+}
+
+hsa_status_t hsa_amd_vmem_address_reserve_align(void **address, size_t bytes, uint64_t wanted,
+                                                uint64_t alignment, uint64_t flags)
+{
+    char *start = mmap((void *)wanted, bytes + alignment, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED)
+        return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+    if (alignment > PAGE)
+        start = (char *)(((uintptr_t)start + alignment - 1) & ~(alignment - 1));
+    *address = start;
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_address_reserve(void **address, size_t bytes, uint64_t wanted,
+                                          uint64_t flags)
+{
+    return hsa_amd_vmem_address_reserve_align(address, bytes, wanted, 2 << 20, flags);
+}
+
+hsa_status_t hsa_amd_vmem_address_free(void *address, size_t bytes)
+{
+    munmap(address, bytes);
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_handle_create(hsa_amd_memory_pool_t pool, size_t bytes,
+                                        hsa_amd_memory_type_t type, uint64_t flags,
+                                        hsa_amd_vmem_alloc_handle_t *handle)
+{
+    uint64_t agent = agent_of_pool(pool.handle);
+    if (is_gpu(agent) && !account_take(agent, bytes))
+        return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+    struct physical *made = malloc(sizeof *made);
+    if (!made)
+        abort();
+    *made = (struct physical){.bytes = bytes,
+                              .agent = agent,
+                              .offset = vram_place(whole_pages(bytes)),
+                              .file = vram_file(),
+                              .holders = 1};
+    handle->handle = (uintptr_t)made;
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_handle_release(hsa_amd_vmem_alloc_handle_t handle)
+{
+    pthread_mutex_lock(&lists);
+    drop((struct physical *)handle.handle);
+    pthread_mutex_unlock(&lists);
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_map(void *address, size_t bytes, size_t offset,
+                              hsa_amd_vmem_alloc_handle_t handle, uint64_t flags)
+{
+    struct physical *of = (struct physical *)handle.handle;
+    if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, of->file,
+             (off_t)(of->offset + offset)) == MAP_FAILED)
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    struct mapping *made = malloc(sizeof *made);
+    if (!made)
+        abort();
+    pthread_mutex_lock(&lists);
+    *made = (struct mapping){mappings, address, of};
+    mappings = made;
+    of->holders++;
+    pthread_mutex_unlock(&lists);
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_unmap(void *address, size_t bytes)
+{
+    pthread_mutex_lock(&lists);
+    struct mapping **link = &mappings;
+    while (*link && (*link)->address != address)
+        link = &(*link)->next;
+    struct mapping *gone = *link;
+    if (gone) {
+        *link = gone->next;
+        drop(gone->of);
+        free(gone);
+    }
+    pthread_mutex_unlock(&lists);
+    if (!gone)
+        return HSA_STATUS_ERROR_INVALID_ALLOCATION;
+    mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_retain_alloc_handle(hsa_amd_vmem_alloc_handle_t *handle, void *address)
+{
+    hsa_status_t status = HSA_STATUS_ERROR_INVALID_ALLOCATION;
+    pthread_mutex_lock(&lists);
+    for (struct mapping *at = mappings; at && status; at = at->next)
+        if (at->address == address) {
+            at->of->holders++;
+            handle->handle = (uintptr_t)at->of;
+            status = HSA_STATUS_SUCCESS;
+        }
+    pthread_mutex_unlock(&lists);
+    return status;
+}
+
+hsa_status_t hsa_amd_vmem_set_access(void *address, size_t bytes,
+                                     const hsa_amd_memory_access_desc_t *access, size_t count)
+{
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_get_access(void *address, hsa_access_permission_t *permission,
+                                     hsa_agent_t agent)
+{
+    *permission = HSA_ACCESS_PERMISSION_RW;
+    return HSA_STATUS_SUCCESS;
+}
+
+/* ---- sharing between processes: the owner's file, opened by whoever gets the handle ---- */
+
+hsa_status_t hsa_amd_vmem_export_shareable_handle(int *file, hsa_amd_vmem_alloc_handle_t handle,
+                                                  uint64_t flags)
+{
+    *file = dup(((struct physical *)handle.handle)->file);
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_vmem_import_shareable_handle(int file, hsa_amd_vmem_alloc_handle_t *handle)
+{
+    struct physical *made = malloc(sizeof *made);
+    if (!made)
+        abort();
+    *made = (struct physical){.agent = CPU_AGENT, .file = dup(file), .holders = 1};
+    handle->handle = (uintptr_t)made;
+    return HSA_STATUS_SUCCESS;
+}
+
+struct ipc_handle {
+    uint32_t pid;
+    uint32_t file;
+    uint64_t offset;
+};
+
+hsa_status_t hsa_amd_ipc_memory_create(void *pointer, size_t bytes, hsa_amd_ipc_memory_t *handle)
+{
+    pthread_mutex_lock(&lists);
+    const struct allocation *found = allocation_at(pointer);
+    hsa_status_t status = HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    if (found && is_gpu(found->agent)) {
+        struct ipc_handle made = {(uint32_t)getpid(), (uint32_t)vram_file(), found->offset};
+        memset(handle, 0, sizeof *handle);
+        memcpy(handle, &made, sizeof made);
+        status = HSA_STATUS_SUCCESS;
+    }
+    pthread_mutex_unlock(&lists);
+    return status;
+}
+
+hsa_status_t hsa_amd_ipc_memory_attach(const hsa_amd_ipc_memory_t *handle, size_t bytes,
+                                       uint32_t count, const hsa_agent_t *agents, void **pointer)
+{
+    struct ipc_handle of;
+    char path[64];
+    memcpy(&of, handle, sizeof of);
+    snprintf(path, sizeof path, "/proc/%u/fd/%u", of.pid, of.file);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    *pointer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, (off_t)of.offset);
+    close(file);
+    return *pointer == MAP_FAILED ? HSA_STATUS_ERROR_OUT_OF_RESOURCES : HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_ipc_memory_detach(void *pointer)
+{
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_portable_export_dmabuf(const void *pointer, size_t bytes, int *file,
+                                            uint64_t *offset)
+{
+    return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+}
+
+hsa_status_t hsa_amd_interop_map_buffer(uint32_t count, hsa_agent_t *agents, int handle,
+                                        uint32_t flags, size_t *bytes, void **pointer,
+                                        size_t *metadata_bytes, const void **metadata)
+{
+    return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+}
+
+hsa_status_t hsa_amd_interop_unmap_buffer(void *pointer)
+{
+    return HSA_STATUS_SUCCESS;
+}
+
+/* ---- host memory, and memory that moves ---- */
+
+hsa_status_t hsa_amd_memory_lock_to_pool(void *host, size_t bytes, hsa_agent_t *agents, int count,
+                                         hsa_amd_memory_pool_t pool, uint32_t flags, void **pointer)
+{
+    *pointer = host;
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_memory_unlock(void *host)
+{
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_memory_register(void *host, size_t bytes)
+{
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_memory_deregister(void *host, size_t bytes)
+{
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_svm_attributes_set(void *pointer, size_t bytes,
+                                        hsa_amd_svm_attribute_pair_t *attributes, size_t count)
+{
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_svm_attributes_get(void *pointer, size_t bytes,
+                                        hsa_amd_svm_attribute_pair_t *attributes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        attributes[i].value = 0;
+    return HSA_STATUS_SUCCESS;
+}
+
+hsa_status_t hsa_amd_svm_prefetch_async(void *pointer, size_t bytes, hsa_agent_t agent,
+                                        uint32_t count, const hsa_signal_t *after,
+                                        hsa_signal_t completion)
+{
+    complete_signal(completion);
+    return HSA_STATUS_SUCCESS;
+}

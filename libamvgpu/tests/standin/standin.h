@@ -1,0 +1,80 @@
+/* A stand-in for libhsa-runtime64.so.1 on a machine without a GPU, good enough for the real
+ * libamdhip64 to start, allocate, copy, and launch kernels that do nothing.
+ *
+ * Its memory of a GPU is a sparse file in memory, its queues complete every packet at once. It
+ * keeps its own account of what is allocated, which is what tests compare the library with.
+ *
+ * Environment: STANDIN_GPUS (default 2), STANDIN_VRAM_MIB of each (65536), STANDIN_ARCH (gfx942),
+ * STANDIN_PARTITIONS=1 (all GPUs at one PCI address), STANDIN_ACCOUNT (a file, see account.c),
+ * STANDIN_CALLS (a file that gets a line for each call that tests ask about).
+ */
+#ifndef STANDIN_H
+#define STANDIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <hsa/amd_hsa_queue.h>
+#include <hsa/amd_hsa_signal.h>
+#include <hsa/hsa.h>
+#include <hsa/hsa_ext_amd.h>
+#include <hsa/hsa_ext_image.h>
+#include <hsa/hsa_ven_amd_loader.h>
+
+#define MOST_GPUS 8
+
+/* Agent handles: 1 is the CPU, 2 and up are GPUs. Pool and region handles: ten times the agent's,
+ * plus the kind. */
+enum { CPU_AGENT = 1, FIRST_GPU_AGENT = 2, POOLS_PER_AGENT = 3 };
+enum gpu_pool { POOL_COARSE, POOL_FINE, POOL_GROUP };
+enum cpu_pool { POOL_CPU_FINE, POOL_CPU_KERNARG, POOL_CPU_COARSE };
+
+struct settings {
+    unsigned gpus;
+    uint64_t vram; /* bytes of each GPU */
+    const char *architecture;
+    char isa[96];
+    bool partitions;
+};
+
+const struct settings *settings(void);
+
+/* Writes a line to the file of STANDIN_CALLS, if there is one. */
+void note_call(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static inline bool is_gpu(uint64_t agent)
+{
+    return agent >= FIRST_GPU_AGENT;
+}
+
+static inline uint64_t agent_of_pool(uint64_t pool)
+{
+    return pool / 10;
+}
+
+/* ---- account.c: what this process holds of each GPU ---- */
+
+bool account_take(uint64_t agent, size_t bytes); /* false: the GPU is full */
+void account_give(uint64_t agent, size_t bytes);
+uint64_t account_free(uint64_t agent);
+
+/* ---- memory.c ---- */
+
+/* Sparse memory of the GPUs: a file, and where the next allocation in it begins. */
+int vram_file(void);
+uint64_t vram_place(size_t bytes);
+void vram_discard(uint64_t offset, size_t bytes);
+
+/* ---- signals.c ---- */
+
+uint64_t nanoseconds(void);
+amd_signal_t *signal_of(hsa_signal_t handle);
+hsa_status_t make_signal(int64_t value, hsa_signal_t *handle);
+void complete_signal(hsa_signal_t handle);
+
+/* ---- queues.c ---- */
+
+void ring(amd_queue_t *queue);
+
+#endif
