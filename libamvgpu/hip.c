@@ -33,6 +33,19 @@ struct allocation_properties {
     int location_id;
 };
 
+/* hipMemAllocNodeParams, of which hipMemPoolProps is the first 88 bytes. */
+struct node_parameters {
+    int type;
+    int handle_type;
+    int location_type;
+    int location_id;
+    char pool[72];
+    const void *access;
+    size_t access_count;
+    size_t bytes;
+    void *pointer;
+};
+
 ENTRY(error, hipGetDevice, int *);
 ENTRY(error, hipSetDevice, int);
 ENTRY(error, hipRuntimeGetVersion, int *);
@@ -52,6 +65,10 @@ ENTRY(error, hipArray3DCreate, void **, const void *);
 ENTRY(error, hipMipmappedArrayCreate, void **, const void *, unsigned);
 ENTRY(error, hipFreeArray, void *);
 ENTRY(error, hipFreeMipmappedArray, void *);
+ENTRY(error, hipMallocAsync, void **, size_t, void *);
+ENTRY(error, hipMallocFromPoolAsync, void **, size_t, void *, void *);
+ENTRY(error, hipGraphAddMemAllocNode, void **, void *, void *const *, size_t,
+      struct node_parameters *);
 ENTRY(error, hipMemGetInfo, size_t *, size_t *);
 ENTRY(error, hipDeviceReset, void);
 ENTRY(error, hipDevicePrimaryCtxReset, int);
@@ -297,6 +314,39 @@ static error wrap_hipMipmappedArrayCreate(void **array, const void *descriptor, 
     return undo_if_spilled(result, array, REAL(hipFreeMipmappedArray));
 }
 
+/* ---- in the order of a stream ---- */
+
+/* HIP 5.2 and 5.7 answer with success and no pointer where there is no memory. */
+static error tell_refusal(error result, size_t size, void *const *pointer)
+{
+    return result == SUCCESS && size && !*pointer ? OUT_OF_MEMORY : result;
+}
+
+static error wrap_hipMallocAsync(void **pointer, size_t size, void *stream)
+{
+    return tell_refusal(REAL(hipMallocAsync)(pointer, size, stream), size, pointer);
+}
+
+static error wrap_hipMallocFromPoolAsync(void **pointer, size_t size, void *pool, void *stream)
+{
+    return tell_refusal(REAL(hipMallocFromPoolAsync)(pointer, size, pool, stream), size, pointer);
+}
+
+/* ---- graphs ---- */
+
+/* A node that could never have its memory. HIP launches graphs whose nodes get none and says
+ * nothing, on a GPU that is full as on one that is limited; here at least it can be told. */
+static error wrap_hipGraphAddMemAllocNode(void **node, void *graph, void *const *after,
+                                          size_t count, struct node_parameters *parameters)
+{
+    int device = parameters && parameters->location_type == LOCATION_DEVICE
+                     ? device_of(parameters->location_id)
+                     : DEVICE_UNKNOWN;
+    if (device >= 0 && parameters->bytes > account_limit((unsigned)device))
+        return OUT_OF_MEMORY;
+    return REAL(hipGraphAddMemAllocNode)(node, graph, after, count, parameters);
+}
+
 /* ---- reports ---- */
 
 /* Where HIP asks ROCr for the free memory, hsa.c has capped it already. */
@@ -393,6 +443,9 @@ static const struct symbol_hook hooks[] = {
     WRAPPED(hipArray3DCreate),
     WRAPPED(hipMallocMipmappedArray),
     WRAPPED(hipMipmappedArrayCreate),
+    WRAPPED(hipMallocAsync),
+    WRAPPED(hipMallocFromPoolAsync),
+    WRAPPED(hipGraphAddMemAllocNode),
     WRAPPED(hipMemGetInfo),
     WRAPPED(hipDeviceReset),
     WRAPPED(hipDevicePrimaryCtxReset),

@@ -6,7 +6,7 @@
 
 #define PUT(type, number) (*(type *)value = (type)(number))
 
-enum { BYTES_PER_TEXEL = 16, IMAGE_ALIGNMENT = 256 };
+enum { BYTES_PER_TEXEL = 4, IMAGE_ALIGNMENT = 256 };
 
 hsa_status_t hsa_code_object_reader_create_from_memory(const void *code, size_t bytes,
                                                        hsa_code_object_reader_t *reader)

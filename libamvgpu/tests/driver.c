@@ -1,0 +1,567 @@
+/* Takes and gives device memory on command, so that a test can look at the accounts between two
+ * steps. One command per line on stdin, one line of answer: an error code of HIP or ROCr, then
+ * what was asked for.
+ *
+ *   device N          hipSetDevice
+ *   take ENTRY BYTES  an allocation; answers its code and, on success, its number
+ *   give NUMBER       its release
+ *   trim              what a program can do to give unused memory of pools back
+ *   reset             hipDeviceReset
+ *   info              code, free, total (hipMemGetInfo), hipDeviceTotalMem, totalGlobalMem
+ *   hsa               ROCr's size and largest allocation of the first pool and region of device 0
+ *   fork              goes on in a child, and ends with it
+ *
+ * Built once per HIP version, with that version's headers.
+ */
+#include <hip/hip_runtime_api.h>
+#include <hsa/hsa.h>
+#include <hsa/hsa_ext_amd.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef HSA_TEST_HEADERS_WITHOUT_VMEM
+#define HAVE_VMEM 1
+#else
+#define HAVE_VMEM 0
+#endif
+
+enum { MOST = 4096, WIDTH = 4096, ARRAY_WIDTH = 16384 /* texels of four bytes */ };
+
+struct held {
+    const struct entry *entry;
+    void *pointer;
+    void *second; /* stream, pool, address: whatever the release needs as well */
+    size_t bytes;
+};
+
+struct entry {
+    const char *name;
+    int (*take)(struct held *held, size_t bytes);
+    int (*give)(struct held *held);
+};
+
+static int device;
+static hipStream_t stream; /* of its own: HIP 5.2 does not survive hipMallocAsync without one */
+
+#define CHECK(call)             \
+    do {                        \
+        int status = (int)(call); \
+        if (status)             \
+            return status;      \
+    } while (0)
+
+/* ---- linear memory ---- */
+
+static int give_free(struct held *held)
+{
+    return hipFree(held->pointer);
+}
+
+static int take_malloc(struct held *held, size_t bytes)
+{
+    return hipMalloc(&held->pointer, bytes);
+}
+
+static int take_ext(struct held *held, size_t bytes)
+{
+    return hipExtMallocWithFlags(&held->pointer, bytes, hipDeviceMallocDefault);
+}
+
+static int take_ext_fine(struct held *held, size_t bytes)
+{
+    return hipExtMallocWithFlags(&held->pointer, bytes, hipDeviceMallocFinegrained);
+}
+
+static int take_pitch(struct held *held, size_t bytes)
+{
+    size_t pitch;
+    return hipMallocPitch(&held->pointer, &pitch, WIDTH, bytes / WIDTH);
+}
+
+static int take_mem_pitch(struct held *held, size_t bytes)
+{
+    size_t pitch;
+    return hipMemAllocPitch(&held->pointer, &pitch, WIDTH, bytes / WIDTH, 16);
+}
+
+static int take_3d(struct held *held, size_t bytes)
+{
+    hipPitchedPtr pitched = {0};
+    hipExtent extent = {WIDTH, 16, bytes / WIDTH / 16};
+    int status = hipMalloc3D(&pitched, extent);
+    held->pointer = pitched.ptr;
+    return status;
+}
+
+static int take_managed(struct held *held, size_t bytes)
+{
+    return hipMallocManaged(&held->pointer, bytes, hipMemAttachGlobal);
+}
+
+/* ---- in the order of a stream ---- */
+
+static int take_async(struct held *held, size_t bytes)
+{
+    if (!stream)
+        CHECK(hipStreamCreate(&stream));
+    CHECK(hipMallocAsync(&held->pointer, bytes, stream));
+    return hipStreamSynchronize(stream);
+}
+
+static int give_async(struct held *held)
+{
+    CHECK(hipFreeAsync(held->pointer, stream));
+    return hipStreamSynchronize(stream);
+}
+
+static int take_pool(struct held *held, size_t bytes)
+{
+    hipMemPoolProps properties = {0};
+    hipMemPool_t pool;
+    if (!stream)
+        CHECK(hipStreamCreate(&stream));
+    properties.allocType = hipMemAllocationTypePinned;
+    properties.location.type = hipMemLocationTypeDevice;
+    properties.location.id = device;
+    CHECK(hipMemPoolCreate(&pool, &properties));
+    held->second = pool;
+    int status = hipMallocFromPoolAsync(&held->pointer, bytes, pool, stream);
+    if (!status)
+        status = hipStreamSynchronize(stream);
+    if (status)
+        hipMemPoolDestroy(pool);
+    return status;
+}
+
+static int give_pool(struct held *held)
+{
+    CHECK(hipFreeAsync(held->pointer, stream));
+    CHECK(hipStreamSynchronize(stream));
+    return hipMemPoolDestroy(held->second);
+}
+
+static int give_pool_trim(struct held *held)
+{
+    CHECK(hipFreeAsync(held->pointer, stream));
+    CHECK(hipStreamSynchronize(stream));
+    return hipMemPoolTrimTo(held->second, 0);
+}
+
+/* ---- physical memory ---- */
+
+static int take_create(struct held *held, size_t bytes)
+{
+    hipMemAllocationProp properties = {0};
+    properties.type = hipMemAllocationTypePinned;
+    properties.location.type = hipMemLocationTypeDevice;
+    properties.location.id = device;
+    return hipMemCreate((hipMemGenericAllocationHandle_t *)&held->pointer, bytes, &properties, 0);
+}
+
+static int give_create(struct held *held)
+{
+    return hipMemRelease(held->pointer);
+}
+
+/* Released while it is mapped: the memory lives until it is unmapped. */
+static int take_mapped(struct held *held, size_t bytes)
+{
+    CHECK(take_create(held, bytes));
+    CHECK(hipMemAddressReserve(&held->second, bytes, 0, NULL, 0));
+    CHECK(hipMemMap(held->second, bytes, 0, (hipMemGenericAllocationHandle_t)held->pointer, 0));
+    return hipMemRelease((hipMemGenericAllocationHandle_t)held->pointer);
+}
+
+static int give_mapped(struct held *held)
+{
+    CHECK(hipMemUnmap(held->second, held->bytes));
+    return hipMemAddressFree(held->second, held->bytes);
+}
+
+static int take_retained(struct held *held, size_t bytes)
+{
+    hipMemGenericAllocationHandle_t retained;
+    CHECK(take_create(held, bytes));
+    CHECK(hipMemAddressReserve(&held->second, bytes, 0, NULL, 0));
+    CHECK(hipMemMap(held->second, bytes, 0, (hipMemGenericAllocationHandle_t)held->pointer, 0));
+    CHECK(hipMemRetainAllocationHandle(&retained, held->second));
+    CHECK(hipMemRelease((hipMemGenericAllocationHandle_t)held->pointer));
+    CHECK(hipMemUnmap(held->second, bytes));
+    CHECK(hipMemAddressFree(held->second, bytes));
+    held->pointer = retained;
+    return 0;
+}
+
+static int take_reserve(struct held *held, size_t bytes)
+{
+    return hipMemAddressReserve(&held->pointer, bytes, 0, NULL, 0);
+}
+
+static int give_reserve(struct held *held)
+{
+    return hipMemAddressFree(held->pointer, held->bytes);
+}
+
+/* ---- arrays: one channel of four bytes ---- */
+
+static hipChannelFormatDesc format(void)
+{
+    hipChannelFormatDesc made = {32, 0, 0, 0, hipChannelFormatKindFloat};
+    return made;
+}
+
+static int give_array(struct held *held)
+{
+    return hipFreeArray(held->pointer);
+}
+
+static int give_array_destroy(struct held *held)
+{
+    return hipArrayDestroy(held->pointer);
+}
+
+static int take_array(struct held *held, size_t bytes)
+{
+    hipChannelFormatDesc channels = format();
+    return hipMallocArray((hipArray_t *)&held->pointer, &channels, ARRAY_WIDTH, bytes / ARRAY_WIDTH / 4,
+                          hipArrayDefault);
+}
+
+static int take_array_3d(struct held *held, size_t bytes)
+{
+    hipChannelFormatDesc channels = format();
+    hipExtent extent = {ARRAY_WIDTH, 64, bytes / ARRAY_WIDTH / 4 / 64};
+    return hipMalloc3DArray((hipArray_t *)&held->pointer, &channels, extent, hipArrayDefault);
+}
+
+static int take_array_create(struct held *held, size_t bytes)
+{
+    HIP_ARRAY_DESCRIPTOR descriptor = {0};
+    descriptor.Width = ARRAY_WIDTH;
+    descriptor.Height = bytes / ARRAY_WIDTH / 4;
+    descriptor.Format = HIP_AD_FORMAT_FLOAT;
+    descriptor.NumChannels = 1;
+    return hipArrayCreate((hipArray_t *)&held->pointer, &descriptor);
+}
+
+static int take_array_3d_create(struct held *held, size_t bytes)
+{
+    HIP_ARRAY3D_DESCRIPTOR descriptor = {0};
+    descriptor.Width = ARRAY_WIDTH;
+    descriptor.Height = 64;
+    descriptor.Depth = bytes / ARRAY_WIDTH / 4 / 64;
+    descriptor.Format = HIP_AD_FORMAT_FLOAT;
+    descriptor.NumChannels = 1;
+    return hipArray3DCreate((hipArray_t *)&held->pointer, &descriptor);
+}
+
+static int take_mipmapped(struct held *held, size_t bytes)
+{
+    hipChannelFormatDesc channels = format();
+    hipExtent extent = {ARRAY_WIDTH, bytes / ARRAY_WIDTH / 4, 0};
+    return hipMallocMipmappedArray((hipMipmappedArray_t *)&held->pointer, &channels, extent, 1, 0);
+}
+
+static int give_mipmapped(struct held *held)
+{
+    return hipFreeMipmappedArray(held->pointer);
+}
+
+static int take_mipmapped_create(struct held *held, size_t bytes)
+{
+    HIP_ARRAY3D_DESCRIPTOR descriptor = {0};
+    descriptor.Width = ARRAY_WIDTH;
+    descriptor.Height = bytes / ARRAY_WIDTH / 4;
+    descriptor.Format = HIP_AD_FORMAT_FLOAT;
+    descriptor.NumChannels = 1;
+    return hipMipmappedArrayCreate((hipMipmappedArray_t *)&held->pointer, &descriptor, 1);
+}
+
+static int give_mipmapped_destroy(struct held *held)
+{
+    return hipMipmappedArrayDestroy(held->pointer);
+}
+
+/* ---- a graph with a node that allocates ---- */
+
+#ifndef HIP_TEST_HEADERS_WITHOUT_GRAPH_MEMORY
+static int take_graph(struct held *held, size_t bytes)
+{
+    hipGraph_t graph;
+    hipGraphNode_t node;
+    hipGraphExec_t executable;
+    hipMemAllocNodeParams parameters;
+    memset(&parameters, 0, sizeof parameters);
+    parameters.poolProps.allocType = hipMemAllocationTypePinned;
+    parameters.poolProps.location.type = hipMemLocationTypeDevice;
+    parameters.poolProps.location.id = device;
+    parameters.bytesize = bytes;
+    CHECK(hipGraphCreate(&graph, 0));
+    CHECK(hipGraphAddMemAllocNode(&node, graph, NULL, 0, &parameters));
+    CHECK(hipGraphInstantiate(&executable, graph, NULL, NULL, 0));
+    int status = hipGraphLaunch(executable, stream);
+    if (!status)
+        status = hipStreamSynchronize(stream);
+    held->pointer = parameters.dptr;
+    held->second = executable;
+    return status;
+}
+
+static int give_graph(struct held *held)
+{
+    CHECK(hipFreeAsync(held->pointer, stream));
+    CHECK(hipStreamSynchronize(stream));
+    CHECK(hipGraphExecDestroy(held->second));
+    return hipDeviceGraphMemTrim(device);
+}
+#endif
+
+/* ---- system memory ---- */
+
+static int take_host(struct held *held, size_t bytes)
+{
+    return hipHostMalloc(&held->pointer, bytes, hipHostMallocDefault);
+}
+
+static int give_host(struct held *held)
+{
+    return hipHostFree(held->pointer);
+}
+
+static int take_registered(struct held *held, size_t bytes)
+{
+    held->pointer = aligned_alloc(4096, bytes);
+    return hipHostRegister(held->pointer, bytes, hipHostRegisterDefault);
+}
+
+static int give_registered(struct held *held)
+{
+    int status = hipHostUnregister(held->pointer);
+    free(held->pointer);
+    return status;
+}
+
+/* ---- ROCr itself ---- */
+
+struct search {
+    int skip; /* GPUs before the wanted one */
+    hsa_agent_t agent;
+    hsa_amd_memory_pool_t pool;
+    hsa_region_t region;
+};
+
+static hsa_status_t find_agent(hsa_agent_t agent, void *data)
+{
+    struct search *search = data;
+    hsa_device_type_t type;
+    hsa_agent_get_info(agent, HSA_AGENT_INFO_DEVICE, &type);
+    if (type != HSA_DEVICE_TYPE_GPU || search->skip--)
+        return HSA_STATUS_SUCCESS;
+    search->agent = agent;
+    return HSA_STATUS_INFO_BREAK;
+}
+
+static hsa_status_t find_pool(hsa_amd_memory_pool_t pool, void *data)
+{
+    ((struct search *)data)->pool = pool;
+    return HSA_STATUS_INFO_BREAK;
+}
+
+static hsa_status_t find_region(hsa_region_t region, void *data)
+{
+    ((struct search *)data)->region = region;
+    return HSA_STATUS_INFO_BREAK;
+}
+
+static struct search search_device(void)
+{
+    struct search search = {.skip = device};
+    hsa_init();
+    hsa_iterate_agents(find_agent, &search);
+    hsa_amd_agent_iterate_memory_pools(search.agent, find_pool, &search);
+    hsa_agent_iterate_regions(search.agent, find_region, &search);
+    return search;
+}
+
+static int take_hsa_pool(struct held *held, size_t bytes)
+{
+    return hsa_amd_memory_pool_allocate(search_device().pool, bytes, 0, &held->pointer);
+}
+
+static int give_hsa_pool(struct held *held)
+{
+    return hsa_amd_memory_pool_free(held->pointer);
+}
+
+static int take_hsa_region(struct held *held, size_t bytes)
+{
+    return hsa_memory_allocate(search_device().region, bytes, &held->pointer);
+}
+
+static int give_hsa_region(struct held *held)
+{
+    return hsa_memory_free(held->pointer);
+}
+
+#if HAVE_VMEM
+static int take_hsa_vmem(struct held *held, size_t bytes)
+{
+    hsa_amd_vmem_alloc_handle_t handle;
+    CHECK(hsa_amd_vmem_handle_create(search_device().pool, bytes, MEMORY_TYPE_NONE, 0, &handle));
+    held->pointer = (void *)handle.handle;
+    return 0;
+}
+
+static int give_hsa_vmem(struct held *held)
+{
+    return hsa_amd_vmem_handle_release((hsa_amd_vmem_alloc_handle_t){(uintptr_t)held->pointer});
+}
+
+/* Held by two mappings after its handle was released. */
+static int take_hsa_mapped(struct held *held, size_t bytes)
+{
+    hsa_amd_vmem_alloc_handle_t handle, retained;
+    CHECK(hsa_amd_vmem_handle_create(search_device().pool, bytes, MEMORY_TYPE_NONE, 0, &handle));
+    CHECK(hsa_amd_vmem_address_reserve(&held->pointer, 2 * bytes, 0, 0));
+    held->second = (char *)held->pointer + bytes;
+    CHECK(hsa_amd_vmem_map(held->pointer, bytes, 0, handle, 0));
+    CHECK(hsa_amd_vmem_retain_alloc_handle(&retained, held->pointer));
+    CHECK(hsa_amd_vmem_map(held->second, bytes, 0, retained, 0));
+    CHECK(hsa_amd_vmem_handle_release(retained));
+    return hsa_amd_vmem_handle_release(handle);
+}
+
+static int give_hsa_mapped(struct held *held)
+{
+    CHECK(hsa_amd_vmem_unmap(held->pointer, held->bytes));
+    return hsa_amd_vmem_unmap(held->second, held->bytes);
+}
+#endif
+
+static const struct entry entries[] = {
+    {"hipMalloc", take_malloc, give_free},
+    {"hipMalloc+hipFreeAsync", take_malloc, give_async},
+    {"hipExtMallocWithFlags", take_ext, give_free},
+    {"hipExtMallocWithFlags+fine", take_ext_fine, give_free},
+    {"hipMallocPitch", take_pitch, give_free},
+    {"hipMemAllocPitch", take_mem_pitch, give_free},
+    {"hipMalloc3D", take_3d, give_free},
+    {"hipMallocManaged", take_managed, give_free},
+    {"hipMallocManaged+hipFreeAsync", take_managed, give_async},
+    {"hipMallocAsync", take_async, give_async},
+    {"hipMallocAsync+hipFree", take_async, give_free},
+    {"hipMallocFromPoolAsync", take_pool, give_pool},
+    {"hipMallocFromPoolAsync+hipMemPoolTrimTo", take_pool, give_pool_trim},
+    {"hipMemCreate", take_create, give_create},
+    {"hipMemCreate+hipMemMap", take_mapped, give_mapped},
+    {"hipMemCreate+hipMemRetainAllocationHandle", take_retained, give_create},
+    {"hipMemAddressReserve", take_reserve, give_reserve},
+    {"hipMallocArray", take_array, give_array},
+    {"hipMalloc3DArray", take_array_3d, give_array},
+    {"hipArrayCreate", take_array_create, give_array_destroy},
+    {"hipArray3DCreate", take_array_3d_create, give_array_destroy},
+    {"hipMallocMipmappedArray", take_mipmapped, give_mipmapped},
+    {"hipMipmappedArrayCreate", take_mipmapped_create, give_mipmapped_destroy},
+#ifndef HIP_TEST_HEADERS_WITHOUT_GRAPH_MEMORY
+    {"hipGraphAddMemAllocNode", take_graph, give_graph},
+#endif
+    {"hipHostMalloc", take_host, give_host},
+    {"hipHostRegister", take_registered, give_registered},
+    {"hsa_amd_memory_pool_allocate", take_hsa_pool, give_hsa_pool},
+    {"hsa_memory_allocate", take_hsa_region, give_hsa_region},
+#if HAVE_VMEM
+    {"hsa_amd_vmem_handle_create", take_hsa_vmem, give_hsa_vmem},
+    {"hsa_amd_vmem_map", take_hsa_mapped, give_hsa_mapped},
+#endif
+};
+
+static struct held holdings[MOST];
+static unsigned count;
+
+static void command_take(const char *name, size_t bytes)
+{
+    const struct entry *entry = NULL;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        if (strcmp(entries[i].name, name) == 0)
+            entry = &entries[i];
+    if (!entry) {
+        printf("absent\n");
+        return;
+    }
+    struct held held = {.entry = entry, .bytes = bytes};
+    int status = entry->take(&held, bytes);
+    if (status)
+        hipGetLastError();
+    else
+        holdings[count++] = held;
+    printf("%d %u %p\n", status, count - 1, held.pointer);
+}
+
+static void command_info(void)
+{
+    size_t free_bytes = 0, total = 0, device_total = 0;
+    hipDeviceProp_t properties;
+    memset(&properties, 0, sizeof properties);
+    int status = hipMemGetInfo(&free_bytes, &total);
+    status = status ? status : (int)hipDeviceTotalMem(&device_total, device);
+    status = status ? status : (int)hipGetDeviceProperties(&properties, device);
+    printf("%d %zu %zu %zu %zu\n", status, free_bytes, total, device_total,
+           properties.totalGlobalMem);
+}
+
+static void command_hsa(void)
+{
+    struct search found = search_device();
+    size_t pool_size = 0, pool_most = 0, region_size = 0, region_most = 0;
+    uint64_t available = 0;
+    int status = (int)hsa_amd_memory_pool_get_info(found.pool, HSA_AMD_MEMORY_POOL_INFO_SIZE,
+                                                   &pool_size);
+    hsa_amd_memory_pool_get_info(found.pool, HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE, &pool_most);
+    hsa_region_get_info(found.region, HSA_REGION_INFO_SIZE, &region_size);
+    hsa_region_get_info(found.region, HSA_REGION_INFO_ALLOC_MAX_SIZE, &region_most);
+    hsa_agent_get_info(found.agent, (hsa_agent_info_t)0xA015, &available);
+    printf("%d %zu %zu %zu %zu %zu\n", status, pool_size, pool_most, region_size, region_most,
+           (size_t)available);
+}
+
+int main(void)
+{
+    char line[256], name[128];
+    unsigned long number;
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "device %lu", &number) == 1) {
+            device = (int)number;
+            printf("%d\n", hipSetDevice(device));
+        } else if (sscanf(line, "take %127s %lu", name, &number) == 2) {
+            command_take(name, number);
+        } else if (sscanf(line, "give %lu", &number) == 1) {
+            printf("%d\n", holdings[number].entry->give(&holdings[number]));
+        } else if (strcmp(line, "trim\n") == 0) {
+            hipMemPool_t pool;
+            int status = (int)hipDeviceGetDefaultMemPool(&pool, device);
+            printf("%d\n", status ? status : (int)hipMemPoolTrimTo(pool, 0));
+        } else if (strcmp(line, "reset\n") == 0) {
+            printf("%d\n", hipDeviceReset());
+        } else if (strcmp(line, "info\n") == 0) {
+            command_info();
+        } else if (strcmp(line, "hsa\n") == 0) {
+            command_hsa();
+        } else if (strcmp(line, "fork\n") == 0) {
+            pid_t child = fork();
+            if (child > 0) {
+                waitpid(child, NULL, 0);
+                _exit(0);
+            }
+            printf("%d\n", child);
+        } else {
+            printf("unknown command\n");
+        }
+        fflush(stdout);
+    }
+    return 0;
+}

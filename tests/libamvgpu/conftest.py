@@ -1,0 +1,88 @@
+"""What the tests of libamvgpu share. Everything is built once per session, in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.libamvgpu import debian, runtime
+from tests.libamvgpu.runtime import Driver, Runtime, Share
+
+
+def missing(reason: str) -> None:
+    """Skip, or fail where everything must run."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for tool in ("make", "cc"):
+        if shutil.which(tool) is None:
+            missing(f"{tool} is not here")
+    return runtime.build_library(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="session")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return runtime.build_standin(tmp_path_factory.mktemp("standin"))
+    except debian.Unavailable as reason:
+        missing(str(reason))
+        raise
+
+
+@pytest.fixture(scope="session")
+def runtimes(
+    library: Path, standin: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Runtime | str]:
+    """Each suite's HIP, or why it is not to be had."""
+    found: dict[str, Runtime | str] = {}
+    for suite in runtime.PACKAGES:
+        try:
+            root = runtime.hip_tree(suite)
+        except debian.Unavailable as reason:
+            found[suite] = str(reason)
+            continue
+        folder = tmp_path_factory.mktemp(suite)
+        shutil.copy(standin, folder)
+        found[suite] = Runtime(suite, root, folder, library)
+    return found
+
+
+@pytest.fixture(params=list(runtime.PACKAGES))
+def hip(request: pytest.FixtureRequest, runtimes: dict[str, Runtime | str]) -> Runtime:
+    """Each HIP in turn."""
+    found = runtimes[request.param]
+    if isinstance(found, str):
+        missing(found)
+        raise AssertionError
+    return found
+
+
+@pytest.fixture
+def trixie(runtimes: dict[str, Runtime | str]) -> Runtime:
+    """HIP 5.7, for what does not depend on the version."""
+    found = runtimes["trixie"]
+    if isinstance(found, str):
+        missing(found)
+        raise AssertionError
+    return found
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    """Starts tests/driver.c on a HIP, in a share; ended with the test."""
+    drivers: list[Driver] = []
+
+    def begin(hip: Runtime, share: Share, **extra: str) -> Driver:
+        drivers.append(Driver([*hip.loader(), hip.driver()], share.environment(extra)))
+        return drivers[-1]
+
+    yield begin
+    for driver in drivers:
+        driver.__exit__(None, None, None)

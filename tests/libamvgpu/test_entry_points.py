@@ -1,0 +1,81 @@
+"""Every entry point on every HIP: granted under the limit, refused over it, given back whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.libamvgpu.entry_points import CASES, UNCOUNTED, Case
+from tests.libamvgpu.runtime import HSA_OUT_OF_RESOURCES, MIB, OUT_OF_MEMORY, Runtime, Share
+
+LIMIT = 256 * MIB
+UNDER = 64 * MIB
+OVER = 512 * MIB  # more than the limit
+REST = 224 * MIB  # less than the limit, more than is left when UNDER is held
+# What HIP may take by itself at such a moment: the memory of streams, chunks of pools.
+SLACK = 40 * MIB
+
+
+def refusals(case: Case) -> int:
+    return HSA_OUT_OF_RESOURCES if case.name.startswith("hsa_") else OUT_OF_MEMORY
+
+
+def same_accounts(share: Share, case: Case, held: int) -> None:
+    """The library and the stand-in agree to the byte, but for managed memory."""
+    for device in (0, 1):
+        managed = 0 if case.standin else held * (device == 0)
+        assert share.counted(device) == share.allocated(device) + managed
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_entry_point(case: Case, hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, LIMIT, LIMIT)
+    driver = start(hip, share)
+    assert driver.numbers("info")[0] == 0
+    base = share.counted()
+    same_accounts(share, case, 0)
+
+    answer = driver.ask(f"take {case.name} {UNDER}")
+    if hip.suite in case.absent:
+        assert answer[0] != "0", "HIP does have it: the table is wrong"
+        return
+    assert answer[0] == "0"
+    held = share.counted() - base
+    assert (UNDER if case.held else 0) <= held <= (UNDER if case.held else 0) + SLACK
+    same_accounts(share, case, UNDER)
+
+    before = share.counted()
+    assert driver.take(case.name, OVER)[0] == refusals(case)
+    if case.held and not case.silent:
+        assert driver.take(case.name, REST)[0] == refusals(case)
+    elif case.silent:
+        driver.take(case.name, REST)
+    assert before <= share.counted() <= before + SLACK
+    same_accounts(share, case, UNDER)
+
+    assert driver.give(int(answer[1])) == 0
+    driver.ask("trim")
+    same_accounts(share, case, 0)
+    if hip.suite not in case.kept:
+        assert share.counted() <= base + SLACK
+    assert share.counted(1) == share.allocated(1)
+
+
+@pytest.mark.parametrize("case", UNCOUNTED, ids=lambda case: case.name)
+def test_uncounted(case: Case, hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, LIMIT)
+    driver = start(hip, share, STANDIN_GPUS="1")
+    driver.ask("info")
+    base = share.counted()
+    code, _ = driver.take(case.name, OVER)
+    assert code == 0
+    assert share.counted() == base
+
+
+@pytest.mark.parametrize("size", [1 << 63, (1 << 64) - 4096, (1 << 64) - 1])
+@pytest.mark.parametrize("entry", ["hipMalloc", "hipMallocManaged", "hsa_amd_memory_pool_allocate"])
+def test_sizes_that_overflow(entry: str, size: int, trixie, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, LIMIT, LIMIT)
+    driver = start(trixie, share)
+    code, _ = driver.take(entry, size)
+    assert code in {OUT_OF_MEMORY, HSA_OUT_OF_RESOURCES}
+    assert share.counted() == share.allocated() == 0
