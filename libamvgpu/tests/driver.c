@@ -9,18 +9,24 @@
  *   reset             hipDeviceReset
  *   info              code, free, total (hipMemGetInfo), hipDeviceTotalMem, totalGlobalMem
  *   hsa               ROCr's size and largest allocation of the first pool and region of device 0
- *   fork              goes on in a child, and ends with it
+ *   fork | clone      goes on in a child (by libc, or by a bare system call), and ends with it
+ *   vfork PATH        runs a program in the child of vfork; answers its exit status
+ *   exec              starts itself anew in the same process
+ *   become PATH       turns into `PATH 60`
+ *   close             closes all files from 3 on, as daemons do
  *
  * Built once per HIP version, with that version's headers.
  */
 #include <hip/hip_runtime_api.h>
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -529,10 +535,48 @@ static void command_hsa(void)
            (size_t)available);
 }
 
+static void command_fork(bool bare)
+{
+    pid_t child = bare ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : fork();
+    if (child > 0) {
+        waitpid(child, NULL, 0);
+        _exit(0);
+    }
+    printf("%d\n", child);
+}
+
+static void command_vfork(const char *path)
+{
+    int status = -1;
+    pid_t child = vfork();
+    if (child == 0) {
+        execl(path, path, (char *)NULL);
+        _exit(127);
+    }
+    waitpid(child, &status, 0);
+    printf("%d\n", WEXITSTATUS(status));
+}
+
+/* With the arguments the kernel was given: ld.so may be the program that runs. */
+static void command_exec(void)
+{
+    static char text[65536];
+    char *arguments[256];
+    size_t count = 0;
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    size_t length = fread(text, 1, sizeof text - 1, file);
+    for (size_t at = 0; at < length; at += strlen(text + at) + 1)
+        arguments[count++] = text + at;
+    arguments[count] = NULL;
+    execv(arguments[0], arguments);
+    _exit(127);
+}
+
 int main(void)
 {
     char line[256], name[128];
     unsigned long number;
+    setvbuf(stdin, NULL, _IONBF, 0); /* what was read ahead would be lost in exec */
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "device %lu", &number) == 1) {
             device = (int)number;
@@ -552,12 +596,19 @@ int main(void)
         } else if (strcmp(line, "hsa\n") == 0) {
             command_hsa();
         } else if (strcmp(line, "fork\n") == 0) {
-            pid_t child = fork();
-            if (child > 0) {
-                waitpid(child, NULL, 0);
-                _exit(0);
-            }
-            printf("%d\n", child);
+            command_fork(false);
+        } else if (strcmp(line, "clone\n") == 0) {
+            command_fork(true);
+        } else if (sscanf(line, "vfork %127s", name) == 1) {
+            command_vfork(name);
+        } else if (strcmp(line, "exec\n") == 0) {
+            command_exec();
+        } else if (sscanf(line, "become %127s", name) == 1) {
+            execl(name, name, "60", (char *)NULL);
+        } else if (strcmp(line, "close\n") == 0) {
+            for (int file = 3; file < 1024; file++)
+                close(file);
+            printf("0\n");
         } else {
             printf("unknown command\n");
         }

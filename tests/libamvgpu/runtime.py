@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import struct
 import subprocess
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).resolve().parents[2] / "libamvgpu"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 MIB = 1 << 20
+PATIENCE = 20.0  # seconds for one answer
 SUCCESS = 0
 OUT_OF_MEMORY = 2  # hipErrorOutOfMemory
 HSA_OUT_OF_RESOURCES = 0x1008
@@ -185,9 +187,13 @@ class Driver:
     def ask(self, command: str) -> list[str]:
         assert self.process.stdin
         assert self.process.stdout
+        # One line at a time goes either way, so that nothing is buffered when select looks.
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
-        answer = self.process.stdout.readline()
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
+        answer = self.process.stdout.readline() if ready else ""
+        if not ready:
+            self.process.kill()
         if not answer:
             status = self.process.wait()
             assert self.process.stderr

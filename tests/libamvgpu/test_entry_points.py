@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.libamvgpu.entry_points import CASES, UNCOUNTED, Case
-from tests.libamvgpu.runtime import HSA_OUT_OF_RESOURCES, MIB, OUT_OF_MEMORY, Runtime, Share
+from tests.libamvgpu.runtime import (
+    HSA_OUT_OF_RESOURCES,
+    MIB,
+    OUT_OF_MEMORY,
+    Driver,
+    Runtime,
+    Share,
+)
 
 LIMIT = 256 * MIB
-UNDER = 64 * MIB
+UNDER = 112 * MIB
 OVER = 512 * MIB  # more than the limit
-REST = 224 * MIB  # less than the limit, more than is left when UNDER is held
+REST = 160 * MIB  # less than the limit, more than is left when UNDER is held
 # What HIP may take by itself at such a moment: the memory of streams, chunks of pools.
 SLACK = 40 * MIB
 
@@ -26,11 +33,35 @@ def same_accounts(share: Share, case: Case, held: int) -> None:
         assert share.counted(device) == share.allocated(device) + managed
 
 
+@pytest.fixture(scope="module")
+def sessions():
+    """One program per HIP for many cases: starting HIP takes most of the time."""
+    running: dict[str, tuple[Driver, Share]] = {}
+    yield running
+    for driver, _ in running.values():
+        driver.__exit__(None, None, None)
+
+
+@pytest.fixture
+def session(request, hip: Runtime, library, tmp_path, sessions):
+    """The program of this HIP, ended after a case that leaves memory or pools behind: HIP 5.2
+    can hang in the second pool of a process."""
+    if hip.suite not in sessions:
+        share = Share.make(tmp_path, library, LIMIT, LIMIT)
+        driver = Driver([*hip.loader(), hip.driver()], share.environment())
+        sessions[hip.suite] = (driver, share)
+        assert driver.numbers("info")[0] == 0
+    yield sessions[hip.suite]
+    driver, share = sessions[hip.suite]
+    pools = "Async" in request.node.name
+    if pools or share.counted() > SLACK or driver.process.poll() is not None:
+        driver.__exit__(None, None, None)
+        del sessions[hip.suite]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_entry_point(case: Case, hip: Runtime, library, tmp_path, start) -> None:
-    share = Share.make(tmp_path, library, LIMIT, LIMIT)
-    driver = start(hip, share)
-    assert driver.numbers("info")[0] == 0
+def test_entry_point(case: Case, hip: Runtime, session: tuple[Driver, Share]) -> None:
+    driver, share = session
     base = share.counted()
     same_accounts(share, case, 0)
 
@@ -45,10 +76,10 @@ def test_entry_point(case: Case, hip: Runtime, library, tmp_path, start) -> None
 
     before = share.counted()
     assert driver.take(case.name, OVER)[0] == refusals(case)
-    if case.held and not case.silent:
-        assert driver.take(case.name, REST)[0] == refusals(case)
-    elif case.silent:
+    if case.silent:
         driver.take(case.name, REST)
+    elif case.held:
+        assert driver.take(case.name, REST)[0] == refusals(case)
     assert before <= share.counted() <= before + SLACK
     same_accounts(share, case, UNDER)
 
@@ -57,25 +88,20 @@ def test_entry_point(case: Case, hip: Runtime, library, tmp_path, start) -> None
     same_accounts(share, case, 0)
     if hip.suite not in case.kept:
         assert share.counted() <= base + SLACK
-    assert share.counted(1) == share.allocated(1)
 
 
 @pytest.mark.parametrize("case", UNCOUNTED, ids=lambda case: case.name)
-def test_uncounted(case: Case, hip: Runtime, library, tmp_path, start) -> None:
-    share = Share.make(tmp_path, library, LIMIT)
-    driver = start(hip, share, STANDIN_GPUS="1")
-    driver.ask("info")
+def test_uncounted(case: Case, session: tuple[Driver, Share]) -> None:
+    driver, share = session
     base = share.counted()
-    code, _ = driver.take(case.name, OVER)
-    assert code == 0
+    assert driver.take(case.name, OVER)[0] == 0
     assert share.counted() == base
 
 
 @pytest.mark.parametrize("size", [1 << 63, (1 << 64) - 4096, (1 << 64) - 1])
 @pytest.mark.parametrize("entry", ["hipMalloc", "hipMallocManaged", "hsa_amd_memory_pool_allocate"])
-def test_sizes_that_overflow(entry: str, size: int, trixie, library, tmp_path, start) -> None:
-    share = Share.make(tmp_path, library, LIMIT, LIMIT)
-    driver = start(trixie, share)
-    code, _ = driver.take(entry, size)
-    assert code in {OUT_OF_MEMORY, HSA_OUT_OF_RESOURCES}
-    assert share.counted() == share.allocated() == 0
+def test_sizes_that_overflow(entry: str, size: int, session: tuple[Driver, Share]) -> None:
+    driver, share = session
+    base = share.counted()
+    assert driver.take(entry, size)[0] in {OUT_OF_MEMORY, HSA_OUT_OF_RESOURCES}
+    assert share.counted() == base

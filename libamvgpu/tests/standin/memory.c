@@ -27,9 +27,12 @@ static _Atomic uint64_t vram_end;
 
 static void open_vram(void)
 {
-    vram = memfd_create("vram", MFD_CLOEXEC);
+    enum { OUT_OF_THE_WAY = 2000 }; /* of programs that close their files */
+    int file = memfd_create("vram", MFD_CLOEXEC);
+    vram = fcntl(file, F_DUPFD_CLOEXEC, OUT_OF_THE_WAY);
     if (vram < 0 || ftruncate(vram, (off_t)1 << 46))
         abort();
+    close(file);
 }
 
 int vram_file(void)
@@ -57,6 +60,7 @@ struct allocation {
     size_t bytes;
     uint64_t agent;
     uint64_t offset; /* in the file of the GPUs' memory */
+    pid_t owner;     /* a forked child has no hold on it */
     void *user_data;
 };
 
@@ -90,7 +94,8 @@ static hsa_status_t allocate(uint64_t pool, size_t bytes, void **pointer)
     struct allocation *made = malloc(sizeof *made);
     if (start == MAP_FAILED || !made)
         abort();
-    *made = (struct allocation){.start = start, .bytes = bytes, .agent = agent, .offset = offset};
+    *made = (struct allocation){
+        .start = start, .bytes = bytes, .agent = agent, .offset = offset, .owner = getpid()};
     pthread_mutex_lock(&lists);
     made->next = allocations;
     allocations = made;
@@ -103,7 +108,7 @@ static hsa_status_t release(void *pointer)
 {
     pthread_mutex_lock(&lists);
     struct allocation **link = &allocations;
-    while (*link && (*link)->start != pointer)
+    while (*link && ((*link)->start != pointer || (*link)->owner != getpid()))
         link = &(*link)->next;
     struct allocation *gone = *link;
     if (gone)
