@@ -1,6 +1,6 @@
 /* Wrappers of HIP, for what cannot be seen at ROCr's level (hsa.c): managed memory, which has no
  * pool behind it; arrays, which HIP would put into host memory where the device has no room;
- * hipMemCreate, whose refusal below HIP 6 and 7 do not survive; and finding functions by name.
+ * refusals that HIP does not tell; and finding functions by name.
  *
  * Declarations follow hip_runtime_api.h; only what is needed.
  */
@@ -20,17 +20,7 @@ enum {
     SUCCESS = 0,
     OUT_OF_MEMORY = 2,
     ATTACH_GLOBAL = 1, /* hipMemAttachGlobal */
-    LOCATION_DEVICE = 1,
-    /* From this version on hipMemCreate does not survive that ROCr refuses. */
-    CREATES_FRAGILE = 60000000
-};
-
-/* hipMemAllocationProp, as it is from HIP 5.7 on. */
-struct allocation_properties {
-    int type;
-    int handle_type;
-    int location_type;
-    int location_id;
+    LOCATION_DEVICE = 1 /* hipMemLocationTypeDevice */
 };
 
 /* hipMemAllocNodeParams, of which hipMemPoolProps is the first 88 bytes. */
@@ -48,15 +38,12 @@ struct node_parameters {
 
 ENTRY(error, hipGetDevice, int *);
 ENTRY(error, hipSetDevice, int);
-ENTRY(error, hipRuntimeGetVersion, int *);
 ENTRY(error, hipDeviceGetPCIBusId, char *, int, int);
 ENTRY(error, hipMalloc, void **, size_t);
 ENTRY(error, hipMallocManaged, void **, size_t, unsigned);
 ENTRY(error, hipFree, void *);
 ENTRY(error, hipFreeAsync, void *, void *);
 ENTRY(error, hipHostFree, void *);
-ENTRY(error, hipMemCreate, void **, size_t, const struct allocation_properties *,
-      unsigned long long);
 ENTRY(error, hipMallocArray, void **, const void *, size_t, size_t, unsigned);
 ENTRY(error, hipMallocMipmappedArray, void **, const void *, size_t, size_t, size_t, unsigned,
       unsigned);
@@ -227,31 +214,6 @@ static error wrap_hipHostFree(void *pointer)
     if (!begin_release(pointer, &holding))
         return REAL(hipHostFree)(pointer);
     return end_release(pointer, holding, REAL(hipHostFree)(pointer));
-}
-
-/* ---- physical memory ---- */
-
-static bool creates_fragile(void)
-{
-    int version = 0;
-    return real_hipRuntimeGetVersion && REAL(hipRuntimeGetVersion)(&version) == SUCCESS &&
-           version >= CREATES_FRAGILE;
-}
-
-static error wrap_hipMemCreate(void **created, size_t size,
-                               const struct allocation_properties *properties,
-                               unsigned long long flags)
-{
-    if (!properties || !creates_fragile() || properties->location_type != LOCATION_DEVICE)
-        return REAL(hipMemCreate)(created, size, properties, flags);
-    int device = device_of(properties->location_id);
-    if (device == DEVICE_UNKNOWN) /* HIP will say what is wrong with it */
-        return REAL(hipMemCreate)(created, size, properties, flags);
-    if (!account_lend((unsigned)device, size))
-        return OUT_OF_MEMORY;
-    error result = REAL(hipMemCreate)(created, size, properties, flags);
-    account_release((unsigned)device, account_end_loan());
-    return result;
 }
 
 /* ---- arrays ---- */
@@ -436,7 +398,6 @@ static const struct symbol_hook hooks[] = {
     WRAPPED(hipFree),
     WRAPPED(hipFreeAsync),
     WRAPPED(hipHostFree),
-    WRAPPED(hipMemCreate),
     WRAPPED(hipMallocArray),
     WRAPPED(hipMalloc3DArray),
     WRAPPED(hipArrayCreate),
@@ -455,7 +416,6 @@ static const struct symbol_hook hooks[] = {
     WRAPPED(hipGetDriverEntryPoint_spt),
     WANTED(hipGetDevice),
     WANTED(hipSetDevice),
-    WANTED(hipRuntimeGetVersion),
     WANTED(hipDeviceGetPCIBusId),
     WANTED(hipFreeArray),
     WANTED(hipFreeMipmappedArray),

@@ -20,6 +20,7 @@ typedef int attribute; /* the enumerations of the info functions */
 
 enum {
     SUCCESS = 0,
+    INVALID_ALLOCATION = 0x1003,
     OUT_OF_RESOURCES = 0x1008,
     AGENT_INFO_DEVICE = 17,
     AGENT_INFO_BDFID = 0xA006,
@@ -258,6 +259,9 @@ static void drop_handle(uint64_t dropped)
 static status wrap_hsa_amd_vmem_handle_release(handle released)
 {
     struct holding holding;
+    /* HIP 6 and 7 release handle 0 where they could not create one; ROCr need not see it. */
+    if (!released.handle)
+        return INVALID_ALLOCATION;
     bool last = pointers_drop(POINTER_HANDLE, released.handle, &holding);
     status result = REAL(hsa_amd_vmem_handle_release)(released);
     if (result == SUCCESS && last)

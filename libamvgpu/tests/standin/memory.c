@@ -169,6 +169,7 @@ hsa_status_t hsa_amd_pointer_info(const void *pointer, hsa_amd_pointer_info_t *i
 /* ---- physical memory by handle ---- */
 
 struct physical {
+    struct physical *next;
     size_t bytes;
     uint64_t agent; /* CPU_AGENT for one that was imported: its owner holds the memory */
     uint64_t offset;
@@ -183,11 +184,39 @@ struct mapping {
 };
 
 static struct mapping *mappings;
+static struct physical *physicals;
+
+static struct physical *enter_physical(struct physical like)
+{
+    struct physical *made = malloc(sizeof *made);
+    if (!made)
+        abort();
+    *made = like;
+    pthread_mutex_lock(&lists);
+    made->next = physicals;
+    physicals = made;
+    pthread_mutex_unlock(&lists);
+    return made;
+}
+
+/* The memory of a handle, NULL for a number that is none: HIP releases handle 0 where it could
+ * not create one. */
+static struct physical *physical_of(hsa_amd_vmem_alloc_handle_t handle)
+{
+    struct physical *found = physicals;
+    while (found && (uintptr_t)found != handle.handle)
+        found = found->next;
+    return found;
+}
 
 static void drop(struct physical *held)
 {
     if (--held->holders)
         return;
+    struct physical **link = &physicals;
+    while (*link != held)
+        link = &(*link)->next;
+    *link = held->next;
     if (is_gpu(held->agent)) {
         vram_discard(held->offset, held->bytes);
         account_give(held->agent, held->bytes);
@@ -229,24 +258,23 @@ hsa_status_t hsa_amd_vmem_handle_create(hsa_amd_memory_pool_t pool, size_t bytes
     uint64_t agent = agent_of_pool(pool.handle);
     if (is_gpu(agent) && !account_take(agent, bytes))
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
-    struct physical *made = malloc(sizeof *made);
-    if (!made)
-        abort();
-    *made = (struct physical){.bytes = bytes,
-                              .agent = agent,
-                              .offset = vram_place(whole_pages(bytes)),
-                              .file = vram_file(),
-                              .holders = 1};
-    handle->handle = (uintptr_t)made;
+    handle->handle = (uintptr_t)enter_physical(
+        (struct physical){.bytes = bytes,
+                          .agent = agent,
+                          .offset = vram_place(whole_pages(bytes)),
+                          .file = vram_file(),
+                          .holders = 1});
     return HSA_STATUS_SUCCESS;
 }
 
 hsa_status_t hsa_amd_vmem_handle_release(hsa_amd_vmem_alloc_handle_t handle)
 {
     pthread_mutex_lock(&lists);
-    drop((struct physical *)handle.handle);
+    struct physical *held = physical_of(handle);
+    if (held)
+        drop(held);
     pthread_mutex_unlock(&lists);
-    return HSA_STATUS_SUCCESS;
+    return held ? HSA_STATUS_SUCCESS : HSA_STATUS_ERROR_INVALID_ALLOCATION;
 }
 
 hsa_status_t hsa_amd_vmem_map(void *address, size_t bytes, size_t offset,
@@ -324,11 +352,8 @@ hsa_status_t hsa_amd_vmem_export_shareable_handle(int *file, hsa_amd_vmem_alloc_
 
 hsa_status_t hsa_amd_vmem_import_shareable_handle(int file, hsa_amd_vmem_alloc_handle_t *handle)
 {
-    struct physical *made = malloc(sizeof *made);
-    if (!made)
-        abort();
-    *made = (struct physical){.agent = CPU_AGENT, .file = dup(file), .holders = 1};
-    handle->handle = (uintptr_t)made;
+    handle->handle = (uintptr_t)enter_physical(
+        (struct physical){.agent = CPU_AGENT, .file = dup(file), .holders = 1});
     return HSA_STATUS_SUCCESS;
 }
 
