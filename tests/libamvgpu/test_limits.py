@@ -1,0 +1,254 @@
+"""Limits and what is reported of them, for each GPU and by each way of naming it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.libamvgpu.runtime import (
+    HSA_OUT_OF_RESOURCES,
+    MIB,
+    OUT_OF_MEMORY,
+    Runtime,
+    Share,
+)
+
+POOL = "hsa_amd_memory_pool_allocate"
+CARD = 1 << 36  # 64 GiB, the stand-in's
+
+WELL_FORMED = {
+    "268435456": 256 * MIB,
+    "262144k": 256 * MIB,
+    "262144K": 256 * MIB,
+    "256m": 256 * MIB,
+    "256M": 256 * MIB,
+    "1g": 1024 * MIB,
+    "1G": 1024 * MIB,
+    "0": 0,
+    "0m": 0,
+    "000256m": 256 * MIB,
+    "1t": CARD,  # more than the card has
+    "16777215t": CARD,
+    "18446744073709551615": CARD,
+}
+MALFORMED = [
+    "",
+    " ",
+    "256 m",
+    "m",
+    "-1",
+    "+5",
+    "0x100",
+    "1.5g",
+    "256mb",
+    "256mm",
+    "16777216t",  # 2^64
+    "18446744073709551616",
+    "99999999999999999999999",
+    "unlimited",
+    "256m\t",
+    "٢٥٦m",
+]
+
+
+@pytest.mark.parametrize("text", WELL_FORMED)
+def test_well_formed(text: str, trixie: Runtime, library, tmp_path, start) -> None:
+    driver = start(trixie, Share.make(tmp_path, library, text), STANDIN_GPUS="1")
+    assert driver.numbers("hsa")[1] == WELL_FORMED[text]
+    fits = WELL_FORMED[text] > MIB
+    assert driver.take(POOL, MIB)[0] == (0 if fits else HSA_OUT_OF_RESOURCES)
+    assert "ERROR" not in driver.finish()
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_malformed_denies(text: str, trixie: Runtime, library, tmp_path, start) -> None:
+    driver = start(trixie, Share.make(tmp_path, library, text, "1g"))
+    assert driver.take(POOL, 4096)[0] == HSA_OUT_OF_RESOURCES
+    driver.ask("device 1")
+    assert driver.take(POOL, 4096)[0] == 0
+    said = driver.finish()
+    assert "HIP_DEVICE_MEMORY_LIMIT_0: expected a number of bytes" in said
+
+
+def test_one_limit_for_all_that_have_none(trixie: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "1g", "2g", "3g")
+    environment = {"HIP_DEVICE_MEMORY_LIMIT": "512m", "STANDIN_GPUS": "3"}
+    lacking = Share(share.folder, share.limits[:1], library)
+    driver = start(trixie, lacking, **environment)
+    for device, limit in enumerate((1024, 512, 512)):
+        driver.ask(f"device {device}")
+        assert driver.numbers("hsa")[1] == limit * MIB
+
+
+def test_reports(hip: Runtime, library, tmp_path, start) -> None:
+    """hipMemGetInfo, hipDeviceTotalMem and the properties tell the limit, and what is left."""
+    share = Share.make(tmp_path, library, "256m", "512m")
+    driver = start(hip, share)
+    for device, limit in ((0, 256 * MIB), (1, 512 * MIB)):
+        driver.ask(f"device {device}")
+        code, free, total, device_total, properties = driver.numbers("info")
+        assert (code, total, device_total, properties) == (0, limit, limit, limit)
+        assert free == limit - share.counted(device)
+        assert driver.take("hipMalloc", 64 * MIB)[0] == 0
+        assert share.counted(device) >= 64 * MIB
+        assert driver.numbers("info")[1] == limit - share.counted(device)
+        assert driver.take("hipMallocManaged", 64 * MIB)[0] == 0
+        assert driver.numbers("info")[1] == limit - share.counted(device)
+
+
+def test_reports_of_rocr(trixie: Runtime, library, tmp_path, start) -> None:
+    driver = start(trixie, Share.make(tmp_path, library, "256m", "512m"))
+    for device, limit in ((0, 256 * MIB), (1, 512 * MIB)):
+        driver.ask(f"device {device}")
+        driver.take(POOL, MIB)
+        assert driver.numbers("hsa") == [0, limit, limit, limit, limit, limit - MIB]
+
+
+def test_reports_never_more_than_the_card_has(hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "1g")
+    driver = start(hip, share, STANDIN_GPUS="1", STANDIN_VRAM_MIB="300")
+    code, free, total, device_total, properties = driver.numbers("info")
+    assert (code, total, device_total, properties) == (0, *[300 * MIB] * 3)
+    assert driver.take(POOL, 100 * MIB)[0] == 0
+    # HIP 5.2 knows of no memory but its own; the others ask the card.
+    if hip.suite != "bookworm":
+        assert driver.numbers("info")[1] == 300 * MIB - share.allocated()
+
+
+def test_other_processes_show_in_what_is_left(hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "256m")
+    first, second = (start(hip, share, STANDIN_GPUS="1") for _ in range(2))
+    second.ask("info")
+    assert first.take("hipMalloc", 100 * MIB)[0] == 0
+    assert second.numbers("info")[1] == 256 * MIB - share.counted()
+
+
+# ---- which GPU ----
+
+
+@pytest.mark.parametrize("entry", ["hipMalloc", "hipMallocManaged", "hipMallocAsync"])
+def test_visible_devices_charges_the_right_gpu(
+    entry: str, hip: Runtime, library, tmp_path, start
+) -> None:
+    """HIP's only device is ROCr's second."""
+    share = Share.make(tmp_path, library, "1g", "256m")
+    driver = start(hip, share, HIP_VISIBLE_DEVICES="1")
+    code, _, total, *_ = driver.numbers("info")
+    assert (code, total) == (0, 256 * MIB)
+    base = share.counted(0)
+    assert driver.take(entry, 100 * MIB)[0] == 0
+    assert share.counted(1) >= 100 * MIB
+    assert share.counted(0) == base
+    assert driver.take(entry, 512 * MIB)[0] == OUT_OF_MEMORY
+
+
+def test_visible_devices_in_another_order(trixie: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "1g", "256m")
+    driver = start(trixie, share, HIP_VISIBLE_DEVICES="1,0")
+    for ordinal, device in ((0, 1), (1, 0)):
+        driver.ask(f"device {ordinal}")
+        assert driver.take("hipMallocManaged", 64 * MIB)[0] == 0
+        assert share.counted(device) == 64 * MIB
+
+
+def test_set_device(hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "256m", "256m")
+    driver = start(hip, share)
+    for device in (1, 0):
+        driver.ask(f"device {device}")
+        for entry in ("hipMalloc", "hipMallocManaged", "hipMallocFromPoolAsync"):
+            before = share.counted(device), share.counted(1 - device)
+            assert driver.take(entry, 32 * MIB)[0] == 0
+            assert share.counted(device) - before[0] >= 32 * MIB
+            assert share.counted(1 - device) == before[1]
+
+
+def test_partitions_at_one_address(hip: Runtime, library, tmp_path, start) -> None:
+    """Partitions of one GPU share its PCI address, so that HIP_VISIBLE_DEVICES hides which is
+    which; which agent HIP asks for its memory tells."""
+    share = Share.make(tmp_path, library, "256m", "512m", "1g", "2g")
+    extra = {"STANDIN_PARTITIONS": "1", "STANDIN_GPUS": "4", "HIP_VISIBLE_DEVICES": "3,1"}
+    driver = start(hip, share, **extra)
+    for ordinal, device in ((0, 3), (1, 1)):
+        driver.ask(f"device {ordinal}")
+        code, _ = driver.take("hipMallocManaged", 64 * MIB)
+        if hip.suite == "bookworm":  # asks no agent; partitions came with HIP 6
+            assert code == OUT_OF_MEMORY
+            continue
+        assert code == 0
+        assert share.counted(device) >= 64 * MIB
+        assert share.counted(3 if device == 1 else 1) in {0, 64 * MIB}
+
+
+# ---- more memory than the card has ----
+
+
+@pytest.mark.parametrize("value", ["1", "true", "TRUE"])
+def test_oversubscribed(value: str, hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "1g")
+    extra = {"STANDIN_GPUS": "1", "STANDIN_VRAM_MIB": "300", "HIP_OVERSUBSCRIBE": value}
+    driver = start(hip, share, **extra)
+    code, free, total, device_total, properties = driver.numbers("info")
+    assert (code, total, device_total, properties) == (0, *[1024 * MIB] * 3)
+    assert free == 1024 * MIB - share.counted()
+    base = share.counted()
+    code, number = driver.take("hipMalloc", 600 * MIB)
+    assert code == 0
+    assert share.counted() == base + 600 * MIB
+    assert share.allocated() < 300 * MIB, "it is not in the card's own memory"
+    assert driver.take("hipMalloc", 600 * MIB)[0] == OUT_OF_MEMORY
+    assert driver.give(number) == 0
+    assert share.counted() == base
+
+
+@pytest.mark.parametrize("value", ["0", "false", "", "2", "yes"])
+def test_not_oversubscribed(value: str, trixie: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "1g")
+    extra = {"STANDIN_GPUS": "1", "STANDIN_VRAM_MIB": "300", "HIP_OVERSUBSCRIBE": value}
+    driver = start(trixie, share, **extra)
+    assert driver.take("hipMalloc", 600 * MIB)[0] == OUT_OF_MEMORY
+
+
+def test_device_reset(hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "256m", "256m")
+    driver = start(hip, share)
+    assert driver.take("hipMalloc", 64 * MIB)[0] == 0
+    assert driver.take("hipMallocManaged", 64 * MIB)[0] == 0
+    assert driver.numbers("reset") == [0]
+    assert share.counted(0) == share.allocated(0)
+
+
+# ---- the priority of a task ----
+
+PRIORITIES = {"0": "2", "00": "2", "1": "0", "7": "0"}  # HSA: low 0, normal 1, high 2
+
+
+@pytest.mark.parametrize("value", [*PRIORITIES, "", "high", "-1", "1x"])
+def test_task_priority(value: str, trixie: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "256m")
+    driver = start(trixie, share, STANDIN_GPUS="1", AMD_TASK_PRIORITY=value)
+    assert driver.take("hipMallocAsync", MIB)[0] == 0  # makes a stream, and its queue
+    calls = share.calls.read_text().splitlines()
+    assert "hsa_queue_create" in calls
+    set_to = {line.split()[1] for line in calls if line.startswith("hsa_amd_queue_set_priority")}
+    if value in PRIORITIES:
+        assert set_to == {PRIORITIES[value]}
+        assert calls[calls.index("hsa_queue_create") + 1].startswith("hsa_amd_queue_set_priority")
+    else:
+        assert "2" not in set_to
+        assert "0" not in set_to
+
+
+# ---- what is said ----
+
+
+@pytest.mark.parametrize(("level", "expected"), [("0", 0), ("1", 1), ("2", 2), ("4", 3), ("x", 2)])
+def test_log_levels(level: str, expected: int, trixie: Runtime, library, tmp_path, start) -> None:
+    """An error (a malformed limit), a warning (a refusal), then details."""
+    share = Share.make(tmp_path, library, "256m", "many")
+    driver = start(trixie, share, LIBHIP_LOG_LEVEL=level)
+    driver.take(POOL, 512 * MIB)
+    driver.take(POOL, 100 * MIB)
+    driver.take(POOL, 200 * MIB)
+    text = driver.finish()
+    seen = [name for name in ("ERROR", "WARN", "DEBUG") if f"[amvgpu {name} pid " in text]
+    assert seen == ["ERROR", "WARN", "DEBUG"][:expected]
