@@ -1,0 +1,92 @@
+"""Many processes and threads at once, and an observer who reads the stand-in's own account."""
+
+from __future__ import annotations
+
+import mmap
+import random
+import signal
+import struct
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.libamvgpu.runtime import SOURCE, Runtime, Share
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SLOT = struct.Struct("<IIQ56x")
+TAKEN = struct.Struct("<Q")
+SLOTS = 4096
+
+
+@dataclass
+class Outcome:
+    """`highest` is the most bytes that live processes held at any look."""
+
+    highest: int = 0
+    looks: int = 0
+    kills: int = 0
+    granted: int = 0
+    refused: int = 0
+    failed: int = 0
+
+
+class Observer:
+    """Sums what live processes hold. It is also the one who kills, so that none dies unseen."""
+
+    def __init__(self, account: Path) -> None:
+        with account.open("a+b") as file:
+            file.truncate(TAKEN.size + SLOT.size * SLOTS)
+            self.map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+    def held(self, living: set[int]) -> int:
+        (taken,) = TAKEN.unpack_from(self.map, 0)
+        slots = (SLOT.unpack_from(self.map, TAKEN.size + SLOT.size * i) for i in range(taken))
+        return sum(held for pid, _, held in slots if pid in living)
+
+
+def storm(
+    hip: Runtime, share: Share, *, processes: int, threads: int, seconds: float, kills_apart: float
+) -> Outcome:
+    """Run `processes` of `threads` for `seconds`, killing one at random every `kills_apart`."""
+    program = hip.compile(SOURCE / "tests" / "storm.c")
+    limit = int(share.limits[0])
+    # Ten times the limit is asked for: most of the time somebody is refused.
+    command = [*hip.loader(), program, str(threads), str(limit // (processes * threads))]
+    environment = share.environment({"STANDIN_GPUS": "1", "LIBHIP_LOG_LEVEL": "0"})
+
+    def begin() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    outcome = Outcome()
+    observer = Observer(share.account)
+    running = [begin() for _ in range(processes)]
+    end = time.monotonic() + seconds
+    kill_at = time.monotonic() + kills_apart
+    chance = random.Random(1)
+    while time.monotonic() < end:
+        living = {process.pid for process in running}
+        outcome.highest = max(outcome.highest, observer.held(living))
+        outcome.looks += 1
+        if time.monotonic() > kill_at:
+            victim = chance.randrange(processes)
+            running[victim].send_signal(signal.SIGKILL)
+            running[victim].communicate()
+            running[victim] = begin()
+            outcome.kills += 1
+            kill_at = time.monotonic() + kills_apart
+    for process in running:
+        text, _ = process.communicate()
+        granted, refused, failed = map(int, text.split())
+        outcome.granted += granted
+        outcome.refused += refused
+        outcome.failed += failed
+    return outcome

@@ -1,0 +1,329 @@
+"""Where the values of a share come from, and that a program cannot leave them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.libamvgpu import region
+from tests.libamvgpu.conftest import missing
+from tests.libamvgpu.runtime import HSA_OUT_OF_RESOURCES, MIB, SOURCE, Driver, Runtime, Share, run
+
+POOL = "hsa_amd_memory_pool_allocate"
+MASK = "0:0-75"
+UNSET = "(unset)"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("program") / "environment"
+    run(["cc", "-D_GNU_SOURCE", "-o", built, SOURCE / "tests" / "environment.c"])
+    return built
+
+
+@dataclass(frozen=True)
+class Container:
+    """Runs programs with the values file and with a PID 1 as a container has them."""
+
+    folder: Path
+    library: Path
+
+    def wrap(
+        self, command: list[str], *, values: dict[str, str] | str | None, first: dict | None
+    ) -> list[str]:
+        """`values` is the share's file; `first` the environment of PID 1, in a PID namespace."""
+        root = [] if os.geteuid() == 0 else ["--map-root-user"]
+        prefix = ["unshare", *root, "--mount"]
+        steps = []
+        if values is not None:
+            text = values
+            if isinstance(values, dict):
+                text = "".join(f"{name}={value}\n" for name, value in values.items())
+            file = self.folder / "share.conf"
+            file.write_text(str(text))
+            steps += [
+                "mount -t tmpfs none /usr/local",
+                "mkdir /usr/local/vgpu",
+                f"cp {file} /usr/local/vgpu/share.conf",
+            ]
+        if first is not None:
+            prefix += ["--pid", "--fork", "--kill-child", "--mount-proc"]
+            entries = [f"{name}={value}" for name, value in first.items()]
+            # PID 1 is a shell, started by exec with the pod's environment alone.
+            shell = ["env", "-i", *entries, "sh", "-c", '"$@"; exit $?', "sh"]
+            command = [*shell, *command]
+        steps.append('exec "$@"')
+        return [*prefix, "sh", "-c", " && ".join(steps), "sh", *command]
+
+    def run(
+        self,
+        command: list[str | Path],
+        own: dict[str, str],
+        *,
+        values: dict[str, str] | str | None = None,
+        first: dict | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        entries = [f"{name}={value}" for name, value in own.items()]
+        inner = ["env", "-i", f"LD_AUDIT={self.library}", *entries, *map(str, command)]
+        probe = self.wrap(["true"], values="x", first={})
+        if subprocess.run(probe, capture_output=True, check=False).returncode:
+            missing("namespaces cannot be made here")
+        wrapped = self.wrap(inner, values=values, first=first)
+        return subprocess.run(
+            wrapped, capture_output=True, text=True, timeout=30, check=False
+        )
+
+
+@pytest.fixture
+def container(tmp_path, library) -> Container:
+    return Container(tmp_path, library)
+
+
+SHARE = {"HIP_DEVICE_MEMORY_LIMIT_0": "256m", "HSA_CU_MASK": MASK, "ROCR_VISIBLE_DEVICES": "GPU-1"}
+OTHER = {"HIP_DEVICE_MEMORY_LIMIT_0": "9g", "HSA_CU_MASK": "0:0-303", "ROCR_VISIBLE_DEVICES": "0"}
+READ = [word for name in SHARE for word in ("get", name)]
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "own", "expected"),
+    [
+        (SHARE, OTHER, OTHER, SHARE),
+        (SHARE, None, OTHER, SHARE),
+        (SHARE, None, {}, SHARE),
+        (None, SHARE, OTHER, SHARE),
+        (None, SHARE, {}, SHARE),
+        (None, {"PATH": "/bin"}, SHARE, SHARE),  # a shared PID namespace: PID 1 is another's
+        (None, None, SHARE, SHARE),
+    ],
+    ids=["file", "file-alone", "file-cleaned", "pid1", "pid1-cleaned", "other-pid1", "own"],
+)
+def test_sources_in_order(values, first, own, expected, program, container) -> None:
+    done = container.run([program, *READ], own, values=values, first=first)
+    assert done.stdout.split("\n")[:3] == list(expected.values()), done.stderr
+
+
+def test_limit_comes_from_the_same_source(trixie: Runtime, container, tmp_path) -> None:
+    """The real HIP sees the file's limit, whatever the environment says."""
+    usage = region.lay(tmp_path / "usage", 1)
+    values = {**SHARE, "HIP_DEVICE_MEMORY_SHARED_CACHE": str(usage)}
+    own = {**OTHER, "STANDIN_GPUS": "1", "HIP_DEVICE_MEMORY_SHARED_CACHE": "/tmp/elsewhere"}
+    entries = [f"{name}={value}" for name, value in own.items()]
+    inner = ["env", "-i", f"LD_AUDIT={container.library}", *entries]
+    command = container.wrap(
+        [*inner, *trixie.loader(), str(trixie.driver())], values=values, first=None
+    )
+    with Driver(command, os.environ) as driver:
+        assert driver.numbers("hsa")[1] == 256 * MIB
+        assert driver.take(POOL, 160 * MIB)[0] == 0
+        assert driver.take(POOL, 160 * MIB)[0] == HSA_OUT_OF_RESOURCES
+        assert sum(region.used(usage, 0)) == 160 * MIB
+    assert not Path("/tmp/elsewhere").exists()
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "nothing here\n", "UNKNOWN=1\n"])
+def test_file_that_tells_nothing_denies(text: str, trixie: Runtime, container) -> None:
+    inner = ["env", "-i", f"LD_AUDIT={container.library}", "HIP_DEVICE_MEMORY_LIMIT_0=1g"]
+    command = container.wrap(
+        [*inner, *trixie.loader(), str(trixie.driver())], values=text, first=None
+    )
+    with Driver(command, os.environ) as driver:
+        assert driver.take(POOL, 4096)[0] == HSA_OUT_OF_RESOURCES
+        assert "share.conf: expected lines" in driver.finish()
+
+
+def test_no_source_at_all_denies(trixie: Runtime, library, tmp_path) -> None:
+    environment = {"LD_AUDIT": str(library), "PATH": os.environ["PATH"]}
+    with Driver([*trixie.loader(), trixie.driver()], environment) as driver:
+        assert driver.take(POOL, 4096)[0] == HSA_OUT_OF_RESOURCES
+        assert "expected the values of a share" in driver.finish()
+
+
+def test_share_of_compute_units_only(trixie: Runtime, library, tmp_path) -> None:
+    environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, "STANDIN_GPUS": "1"}
+    with Driver([*trixie.loader(), trixie.driver()], environment) as driver:
+        assert driver.take(POOL, 1024 * MIB)[0] == 0
+        assert driver.finish() == ""
+
+
+# ---- holding on ----
+
+ATTEMPTS = {
+    "setenv": ["set", "HSA_CU_MASK", "0:0-303", "get", "HSA_CU_MASK"],
+    "putenv": ["put", "HSA_CU_MASK=0:0-303", "get", "HSA_CU_MASK"],
+    "putenv to remove": ["put", "HSA_CU_MASK", "get", "HSA_CU_MASK"],
+    "unsetenv": ["unset", "HSA_CU_MASK", "get", "HSA_CU_MASK"],
+    "clearenv": ["clear", "get", "HSA_CU_MASK"],
+    "clearenv, all": ["clear", "all"],
+    "swap": ["swap", "get", "HSA_CU_MASK"],
+    "swap, secure": ["swap", "secure", "HSA_CU_MASK"],
+    "swap and set": ["swap", "set", "HSA_CU_MASK", "0:0-303", "all"],
+}
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_program_cannot_change(attempt: str, program, library) -> None:
+    environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK}
+    done = subprocess.run(
+        [program, *ATTEMPTS[attempt]], env=environment, capture_output=True, text=True, check=True
+    )
+    assert MASK in done.stdout
+    assert "303" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HSA_CU_MASK",
+        "ROCR_VISIBLE_DEVICES",
+        "AMD_TASK_PRIORITY",
+        "HIP_OVERSUBSCRIBE",
+        "HIP_DEVICE_MEMORY_LIMIT",
+        "HIP_DEVICE_MEMORY_LIMIT_0",
+        "HIP_DEVICE_MEMORY_LIMIT_63",
+        "HIP_DEVICE_MEMORY_SHARED_CACHE",
+        "LIBAMVGPU_FAIL_OPEN",
+    ],
+)
+def test_held_names(name: str, program, library) -> None:
+    environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, name: "1"}
+    done = subprocess.run(
+        [program, "set", name, "2", "get", name, "unset", name, "get", name],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["1", "1"]
+
+
+@pytest.mark.parametrize("name", ["PATH", "HSA_CU", "HSA_CU_MASKS", "HIP_VISIBLE_DEVICES", "LD"])
+def test_other_names_are_free(name: str, program, library) -> None:
+    environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, name: "1"}
+    done = subprocess.run(
+        [program, "set", name, "2", "get", name, "unset", name, "get", name],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["2", UNSET]
+
+
+def test_skip_of_the_mask_is_taken_out(program, library) -> None:
+    name = "HSA_CU_MASK_SKIP_INIT"
+    environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, name: "1", "Z": "1"}
+    done = subprocess.run(
+        [program, "all", "get", name, "set", name, "1", "get", name, "put", f"{name}=1", "all"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert name not in done.stdout
+    assert "Z=1" in done.stdout
+
+
+def test_audit_list_may_grow_but_not_lose_us(program, library) -> None:
+    environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK}
+    done = subprocess.run(
+        [program]
+        + ["set", "LD_AUDIT", "/other.so", "get", "LD_AUDIT"]
+        + ["set", "LD_AUDIT", f"/other.so:{library}", "get", "LD_AUDIT"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(library), f"/other.so:{library}"]
+
+
+def test_rocr_reads_the_mask_of_the_share(trixie: Runtime, library, tmp_path) -> None:
+    """What hsa_init finds, noted by the stand-in, in a program that was started with another."""
+    share = Share.make(tmp_path, library, "256m")
+    environment = share.environment({"HSA_CU_MASK": MASK, "HSA_CU_MASK_SKIP_INIT": "1"})
+    with Driver([*trixie.loader(), trixie.driver()], environment) as driver:
+        driver.ask("info")
+    assert f"hsa_init HSA_CU_MASK={MASK} " in share.calls.read_text()
+    assert "HSA_CU_MASK_SKIP_INIT=(unset)" in share.calls.read_text()
+
+
+# ---- handing on ----
+
+WAYS = [
+    *("execve", "execvpe", "execle", "fexecve", "posix_spawn", "posix_spawnp"),
+    *("execv", "execvp", "execl", "execlp"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_cleaned_environment_stays_in_the_share(way: str, program, library) -> None:
+    environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, "HOME": "/root"}
+    done = subprocess.run(
+        [program, way, "/usr/bin/env", "ONLY=1"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sorted(done.stdout.splitlines()) == sorted(
+        ["ONLY=1", f"HSA_CU_MASK={MASK}", f"LD_AUDIT={library}"]
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_replaced_value_is_put_right(way: str, program, library) -> None:
+    environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK}
+    done = subprocess.run(
+        [program, way, "/usr/bin/env", "HSA_CU_MASK=0:0-303"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"HSA_CU_MASK={MASK}" in done.stdout.splitlines()
+    assert "303" not in done.stdout
+
+
+def test_python_subprocess_with_an_empty_environment(library) -> None:
+    text = (
+        "import os, subprocess, sys\n"
+        "os.environ['HSA_CU_MASK'] = 'mine'\n"
+        "print(subprocess.run(['/usr/bin/env'], env={}, capture_output=True, text=True).stdout)\n"
+        "os.environ.clear()\n"
+        "print(subprocess.run(['/usr/bin/env'], capture_output=True, text=True).stdout)\n"
+    )
+    done = subprocess.run(
+        ["python3", "-c", text],
+        env={"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.split()
+    assert lines.count(f"HSA_CU_MASK={MASK}") == lines.count(f"LD_AUDIT={library}") == 2
+    assert "mine" not in done.stdout
+
+
+def test_programs_that_cannot_load_it_still_start(library, tmp_path) -> None:
+    """A static program ignores what is handed on."""
+    static = tmp_path / "static"
+    build = subprocess.run(
+        ["cc", "-static", "-x", "c", "-o", static, "-"],
+        input=b'#include <stdio.h>\nint main(){puts("ran");}',
+        check=False,
+        capture_output=True,
+    )
+    if build.returncode:
+        missing("no static libc to link with")
+    done = subprocess.run(
+        ["env", "-i", static],
+        env={"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("ran\n", "")
