@@ -155,7 +155,7 @@ class Share:
         if not self.account.exists():
             return 0
         text = self.account.read_bytes()
-        slots = [struct.unpack_from("<II8Q", text, 8 + 72 * i) for i in range(4096)]
+        slots = [struct.unpack_from("<II8Q", text, 8 + 88 * i) for i in range(4096)]
         return sum(slot[2 + device] for slot in slots)
 
 

@@ -16,7 +16,9 @@ from tests.libamvgpu.runtime import SOURCE, Runtime, Share
 if TYPE_CHECKING:
     from pathlib import Path
 
-SLOT = struct.Struct("<IIQ56x")
+SLOT = struct.Struct("<IIQ56xQQ")  # tests/standin/account.c
+PID, NUMBER = struct.Struct("<I"), struct.Struct("<Q")
+HELD, DONE, BEGUN = 8, 72, 80
 TAKEN = struct.Struct("<Q")
 SLOTS = 4096
 
@@ -41,10 +43,15 @@ class Observer:
             file.truncate(TAKEN.size + SLOT.size * SLOTS)
             self.map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
-    def held(self, living: set[int]) -> int:
+    def held(self, living: set[int]) -> int | None:
+        """Bytes that the living held at one moment, None when some changed meanwhile."""
         (taken,) = TAKEN.unpack_from(self.map, 0)
-        slots = (SLOT.unpack_from(self.map, TAKEN.size + SLOT.size * i) for i in range(taken))
-        return sum(held for pid, _, held in slots if pid in living)
+        places = [TAKEN.size + SLOT.size * i for i in range(taken)]
+        places = [at for at in places if PID.unpack_from(self.map, at)[0] in living]
+        done = [NUMBER.unpack_from(self.map, at + DONE)[0] for at in places]
+        held = [NUMBER.unpack_from(self.map, at + HELD)[0] for at in places]
+        begun = [NUMBER.unpack_from(self.map, at + BEGUN)[0] for at in places]
+        return sum(held) if begun == done else None
 
 
 def storm(
@@ -74,8 +81,10 @@ def storm(
     chance = random.Random(1)
     while time.monotonic() < end:
         living = {process.pid for process in running}
-        outcome.highest = max(outcome.highest, observer.held(living))
-        outcome.looks += 1
+        held = observer.held(living)
+        if held is not None:
+            outcome.highest = max(outcome.highest, held)
+            outcome.looks += 1
         if time.monotonic() > kill_at:
             victim = chance.randrange(processes)
             running[victim].send_signal(signal.SIGKILL)

@@ -1,8 +1,10 @@
 /* The stand-in's own account.
  *
  * With STANDIN_ACCOUNT it is a file that an observer reads while processes run: a counter of
- * slots taken, then per process { uint32 pid, uint32 0, uint64 bytes[MOST_GPUS] }. A slot is never
- * reused; the bytes of a process that has ended are free, as they are on a GPU.
+ * slots taken, then per process { uint32 pid, uint32 0, uint64 bytes[MOST_GPUS], uint64 done,
+ * uint64 begun }. A slot is never reused; the bytes of a process that has ended are free, as they
+ * are on a GPU. Who reads `done` of all, then the bytes, then `begun` of all, and finds begun equal
+ * to done, has seen all of them as they were at one moment.
  */
 #include "standin.h"
 
@@ -18,6 +20,7 @@ struct slot {
     uint32_t pid;
     uint32_t unused;
     _Atomic uint64_t bytes[MOST_GPUS];
+    _Atomic uint64_t done, begun; /* changes */
 };
 
 struct account {
@@ -60,24 +63,35 @@ static struct slot *own_slot(void)
         slot->pid = (uint32_t)self;
         for (unsigned gpu = 0; gpu < MOST_GPUS; gpu++)
             slot->bytes[gpu] = 0;
+        slot->begun = slot->done = 0;
         owner = self;
     }
     atomic_flag_clear(&busy);
     return slot;
 }
 
+/* Adds to what is held; the sum. */
+static uint64_t change(struct slot *slot, uint64_t agent, uint64_t bytes)
+{
+    slot->begun++;
+    uint64_t sum = slot->bytes[agent - FIRST_GPU_AGENT] += bytes;
+    slot->done++;
+    return sum;
+}
+
 bool account_take(uint64_t agent, size_t bytes)
 {
-    _Atomic uint64_t *held = &own_slot()->bytes[agent - FIRST_GPU_AGENT];
-    if (atomic_fetch_add(held, bytes) + bytes <= settings()->vram)
+    struct slot *slot = own_slot();
+    if (bytes <= settings()->vram && change(slot, agent, bytes) <= settings()->vram)
         return true;
-    atomic_fetch_sub(held, bytes);
+    if (bytes <= settings()->vram)
+        change(slot, agent, -(uint64_t)bytes);
     return false;
 }
 
 void account_give(uint64_t agent, size_t bytes)
 {
-    atomic_fetch_sub(&own_slot()->bytes[agent - FIRST_GPU_AGENT], bytes);
+    change(own_slot(), agent, -(uint64_t)bytes);
 }
 
 uint64_t account_free(uint64_t agent)
