@@ -24,7 +24,8 @@ static struct {
     bool known[REGION_DEVICES];
 } devices;
 
-static _Thread_local int last_query = DEVICE_UNKNOWN;
+static _Atomic unsigned watching; /* threads that do; thread-local storage costs time */
+static _Thread_local int last_query;
 
 /* Handles of different kinds may be equal numbers; they are addresses or small. */
 static uint64_t key_of(enum handle_kind kind, uint64_t handle)
@@ -93,12 +94,20 @@ int devices_at(struct pci_address address)
     return found;
 }
 
+void devices_watch_queries(void)
+{
+    last_query = DEVICE_UNKNOWN;
+    watching++;
+}
+
 void devices_saw_query(int device)
 {
-    last_query = device;
+    if (watching)
+        last_query = device;
 }
 
 int devices_last_query(void)
 {
+    watching--;
     return last_query;
 }

@@ -26,7 +26,9 @@ int devices_of(enum handle_kind kind, uint64_t handle);
  * GPU are. */
 int devices_at(struct pci_address address);
 
-/* The device whose free memory this thread last asked for; DEVICE_UNKNOWN after forgetting. */
+/* To learn which device HIP asks about: between the two calls `devices_saw_query` notes, for this
+ * thread, the device whose free memory was asked for; DEVICE_UNKNOWN for none. */
+void devices_watch_queries(void);
 void devices_saw_query(int device);
 int devices_last_query(void);
 

@@ -43,10 +43,10 @@ static struct {
     const char *entries[MOST_ENTRIES];
     size_t count;
     bool share; /* some source carries one */
-    bool whole; /* everything fitted */
+    bool cut;   /* something did not fit */
     bool oversubscribed;
     enum task_priority priority;
-} known = {.whole = true};
+} known; /* all zero, so that it costs nothing until it is written */
 
 static const struct name *name_of(const char *text, size_t length)
 {
@@ -76,7 +76,7 @@ static void keep(const char *item, size_t length)
     if (!name || name->forbidden || find(item, name_length))
         return;
     if (known.count == MOST_ENTRIES || known.stored + length + 1 > STORE_BYTES) {
-        known.whole = false;
+        known.cut = true;
         return;
     }
     char *entry = known.store + known.stored;
@@ -201,12 +201,14 @@ bool environment_begin(char **own)
                             "memory is refused");
         return false;
     }
+    /* A huge page would take longer to clear than all the rest does. */
+    madvise(text, SOURCE_BYTES, MADV_NOHUGEPAGE);
     bool there;
     bool good = read_share(text, &there);
     bool first = read_first_process(text);
     munmap(text, SOURCE_BYTES);
     read_own(own, !there && !first);
-    if (good && !known.whole)
+    if (good && known.cut)
         log_line(LOG_ERROR, "expected at most %d values of the share in %d bytes, found more; device "
                             "memory is refused",
                  MOST_ENTRIES, STORE_BYTES);
@@ -220,7 +222,7 @@ bool environment_begin(char **own)
     known.oversubscribed = scaled && (strcmp(scaled, "1") == 0 || strcasecmp(scaled, "true") == 0);
     known.priority = read_priority(environment_value("AMD_TASK_PRIORITY"));
     correct(own);
-    return good && known.whole && (there || known.share);
+    return good && !known.cut && (there || known.share);
 }
 
 const char *environment_value(const char *name)

@@ -10,7 +10,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#ifndef SHARE_VALUES /* a test has its own */
 #define SHARE_VALUES "/usr/local/vgpu/share.conf"
+#endif
 
 enum task_priority { TASK_PRIORITY_UNSET, TASK_PRIORITY_HIGH, TASK_PRIORITY_LOW };
 

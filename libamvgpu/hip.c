@@ -107,10 +107,11 @@ static int device_by_query(int ordinal)
     size_t free_bytes, total;
     if (REAL(hipGetDevice)(&current) != SUCCESS || REAL(hipSetDevice)(ordinal) != SUCCESS)
         return DEVICE_UNKNOWN;
-    devices_saw_query(DEVICE_UNKNOWN);
+    devices_watch_queries();
     REAL(hipMemGetInfo)(&free_bytes, &total);
+    int device = devices_last_query();
     REAL(hipSetDevice)(current);
-    return devices_last_query();
+    return device;
 }
 
 /* The device of an ordinal: HIP_VISIBLE_DEVICES renumbers ordinals, but not the limits. */
@@ -178,7 +179,7 @@ static error wrap_hipMalloc(void **pointer, size_t size)
 /* Before and after a release. The entry goes first: the address may be given out at once. */
 static bool begin_release(const void *pointer, struct holding *holding)
 {
-    return pointers_count(POINTER_MANAGED) &&
+    return pointers_any_managed() &&
            pointers_drop(POINTER_MANAGED, (uintptr_t)pointer, holding);
 }
 
@@ -311,16 +312,20 @@ static error wrap_hipGraphAddMemAllocNode(void **node, void *graph, void *const 
 
 /* ---- reports ---- */
 
-/* Where HIP asks ROCr for the free memory, hsa.c has capped it already. */
+/* From HIP 5.7 on the free memory is asked of ROCr, where hsa.c has capped it already. */
 static error wrap_hipMemGetInfo(size_t *free_bytes, size_t *total)
 {
-    devices_saw_query(DEVICE_UNKNOWN);
+    static _Atomic bool asks_rocr;
+    if (asks_rocr)
+        return REAL(hipMemGetInfo)(free_bytes, total);
+    devices_watch_queries();
     error result = REAL(hipMemGetInfo)(free_bytes, total);
-    if (result != SUCCESS || devices_last_query() != DEVICE_UNKNOWN)
+    asks_rocr = devices_last_query() != DEVICE_UNKNOWN;
+    if (result != SUCCESS || asks_rocr)
         return result;
     int device = current_device();
     uint64_t left = device >= 0 ? account_left((unsigned)device) : REGION_NO_LIMIT;
-    if (free_bytes && (*free_bytes > left))
+    if (free_bytes && *free_bytes > left)
         *free_bytes = left;
     return result;
 }

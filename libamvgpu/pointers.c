@@ -27,7 +27,7 @@ struct shard {
 
 struct ledger {
     struct shard shards[SHARDS];
-    _Atomic uint64_t counts[POINTER_KINDS];
+    _Atomic uint64_t managed; /* entries of that kind */
 };
 
 /* In memory that a forked child reads as zeros, as the tables are: its tables are empty, and no
@@ -106,7 +106,13 @@ static void remove_entry(struct shard *shard, struct entry *gone)
         }
     }
     shard->entries[hole] = (struct entry){0};
-    shard->count--;
+}
+
+static void count_entry(struct ledger *of, struct shard *shard, enum pointer_kind kind, int more)
+{
+    shard->count += (uint32_t)more;
+    if (kind == POINTER_MANAGED)
+        atomic_fetch_add_explicit(&of->managed, (uint64_t)(int64_t)more, memory_order_relaxed);
 }
 
 static struct holding holding_of(const struct entry *entry)
@@ -130,8 +136,7 @@ bool pointers_add(enum pointer_kind kind, uint64_t key, struct holding holding,
         if (entry->key) {
             *displaced = holding_of(entry);
         } else {
-            shard->count++;
-            atomic_fetch_add_explicit(&of->counts[kind], 1, memory_order_relaxed);
+            count_entry(of, shard, kind, 1);
         }
         *entry = (struct entry){.key = key,
                                 .bytes = holding.bytes,
@@ -175,18 +180,18 @@ bool pointers_drop(enum pointer_kind kind, uint64_t key, struct holding *holding
         last = entry->key && --entry->holders == 0;
         if (last) {
             *holding = holding_of(entry);
+            count_entry(of, shard, kind, -1);
             remove_entry(shard, entry);
-            atomic_fetch_sub_explicit(&of->counts[kind], 1, memory_order_relaxed);
         }
     }
     lock_give(&shard->held);
     return last;
 }
 
-uint64_t pointers_count(enum pointer_kind kind)
+bool pointers_any_managed(void)
 {
-    struct ledger *of = get_ledger();
-    return of ? atomic_load_explicit(&of->counts[kind], memory_order_relaxed) : 0;
+    struct ledger *of = atomic_load_explicit(&ledger, memory_order_acquire);
+    return of && atomic_load_explicit(&of->managed, memory_order_relaxed);
 }
 
 bool pointers_take_any(enum pointer_kind kind, unsigned device, struct holding *holding)
@@ -203,8 +208,8 @@ bool pointers_take_any(enum pointer_kind kind, unsigned device, struct holding *
         }
         if (found) {
             *holding = holding_of(found);
+            count_entry(of, shard, kind, -1);
             remove_entry(shard, found);
-            atomic_fetch_sub_explicit(&of->counts[kind], 1, memory_order_relaxed);
         }
         lock_give(&shard->held);
         if (found)

@@ -11,8 +11,7 @@ enum pointer_kind {
     POINTER_POOL,    /* address from an HSA memory pool or region */
     POINTER_HANDLE,  /* handle of physical memory, counted by its holders */
     POINTER_MAPPING, /* address at which a handle is mapped; `bytes` is the handle */
-    POINTER_MANAGED, /* address from hipMallocManaged */
-    POINTER_KINDS
+    POINTER_MANAGED  /* address from hipMallocManaged */
 };
 
 struct holding {
@@ -31,8 +30,8 @@ bool pointers_retain(enum pointer_kind kind, uint64_t key);
 /* One holder less; true with the holding when that was the last and the entry is gone. */
 bool pointers_drop(enum pointer_kind kind, uint64_t key, struct holding *holding);
 
-/* How many entries of a kind there are. */
-uint64_t pointers_count(enum pointer_kind kind);
+/* Whether there is any managed memory: most programs have none, and need no search at a free. */
+bool pointers_any_managed(void);
 
 /* Takes out some entry of a kind and device; false when there is none. */
 bool pointers_take_any(enum pointer_kind kind, unsigned device, struct holding *holding);

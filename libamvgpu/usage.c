@@ -305,8 +305,7 @@ static bool initialise(struct usage *region, const uint64_t *limits)
     header->slots = REGION_SLOTS;
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         header->limit[device] = limits[device];
-    atomic_thread_fence(memory_order_release);
-    header->magic = REGION_MAGIC;
+    __atomic_store_n(&header->magic, REGION_MAGIC, __ATOMIC_RELEASE); /* a reader may not lock */
     return true;
 }
 
