@@ -61,7 +61,7 @@ def _apt(suite: str) -> tuple[list[str], Path]:
     """A private apt: own sources, lists and archive; an empty status file, so all is missing."""
     base = cache_folder() / "apt" / suite
     archive = base / "archive"
-    for sub in ("lists/partial", "archive/partial", "etc"):
+    for sub in ("lists/partial", "archive/partial", "nowhere/partial", "etc"):
         (base / sub).mkdir(parents=True, exist_ok=True)
     (base / "status").touch()
     # A suite of packages in preparation has only what differs from sid.
@@ -104,7 +104,9 @@ def _fetch(suite: str, packages: Sequence[str]) -> list[Path]:
     apt, archive = _apt(suite)
     _run([*apt, "update"], suite)
     install = [*apt, "--yes", "install", *packages]
-    uris = _run([*install, "--print-uris"], suite)
+    # With no archive: what is there already would not be listed.
+    nowhere = ["-o", f"Dir::Cache::archives={archive.parent / 'nowhere'}"]
+    uris = _run([*install, *nowhere, "--print-uris"], suite)
     names = [line.split()[1] for line in uris.splitlines() if line.startswith("'")]
     _run([*install, "--download-only"], suite)
     return [archive / name for name in names]

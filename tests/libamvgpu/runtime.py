@@ -53,7 +53,7 @@ def build_library(folder: Path, *arguments: str) -> Path:
     return folder / "libamvgpu.so"
 
 
-def build_standin(folder: Path, *flags: str | Path) -> Path:
+def build_standin(folder: Path, *flags: str | Path, after: Sequence[str | Path] = ()) -> Path:
     """The stand-in for libhsa-runtime64.so.1, with the headers of trixie."""
     standin = SOURCE / "tests" / "standin"
     built = folder / "libhsa-runtime64.so.1"
@@ -64,7 +64,7 @@ def build_standin(folder: Path, *flags: str | Path) -> Path:
         ["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra"]
         + ["-Werror", "-Wno-unused-parameter", f"-I{headers}", "-Wl,-soname,libhsa-runtime64.so.1"]
         + [f"-Wl,--version-script={standin / 'rocr.map'}", *flags, "-o", built, *sources]
-        + ["-lpthread"]
+        + list(after or ["-lpthread"])
     )
     return built
 

@@ -1,0 +1,37 @@
+"""What is documented is what is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.libamvgpu import debian, region, runtime, table
+from tests.libamvgpu.conftest import missing
+from tests.libamvgpu.runtime import SOURCE
+
+
+@pytest.fixture(scope="module")
+def trees():
+    try:
+        return {suite: runtime.hip_tree(suite) for suite in table.HIP}
+    except debian.Unavailable as reason:
+        missing(str(reason))
+        raise
+
+
+def test_table_is_current(trees) -> None:
+    assert table.TABLE.read_text() == table.render(trees), "python -m tests.libamvgpu.table"
+
+
+def test_every_suspect_function_is_classified(trees) -> None:
+    cases = {name for case in (*table.CASES, *table.UNCOUNTED) for name in case.takes}
+    for tree in trees.values():
+        assert not table.declared(tree) - cases - set(table.OTHERS)
+
+
+def test_formula_of_the_region_is_everywhere_the_same() -> None:
+    text = (SOURCE / "region.md").read_text()
+    assert "4096 + 1024 * (16 + 8 * devices)" in text
+    for devices, size in re.findall(r"^\| (\d+) \| ([\d,]+) \|$", text, re.MULTILINE):
+        assert region.region_size(int(devices)) == int(size.replace(",", ""))
