@@ -7,6 +7,8 @@
  *   give NUMBER       its release
  *   trim              what a program can do to give unused memory of pools back
  *   reset             hipDeviceReset
+ *   share NUMBER      code and handle of an allocation, for another process (hipIpcGetMemHandle)
+ *   attach HANDLE     opens it, and closes it again; both codes
  *   info              code, free, total (hipMemGetInfo), hipDeviceTotalMem, totalGlobalMem
  *   hsa               ROCr's size and largest allocation of the first pool and region of device 0
  *   fork | clone      goes on in a child (by libc, or by a bare system call), and ends with it
@@ -532,6 +534,26 @@ static void command_hsa(void)
            (size_t)available);
 }
 
+static void command_share(unsigned long number)
+{
+    hipIpcMemHandle_t handle;
+    int status = (int)hipIpcGetMemHandle(&handle, holdings[number].pointer);
+    printf("%d ", status);
+    for (size_t i = 0; i < sizeof handle; i++)
+        printf("%02x", ((unsigned char *)&handle)[i]);
+    printf("\n");
+}
+
+static void command_attach(const char *text)
+{
+    hipIpcMemHandle_t handle;
+    void *pointer = NULL;
+    for (size_t i = 0; i < sizeof handle; i++)
+        sscanf(text + 2 * i, "%2hhx", &((unsigned char *)&handle)[i]);
+    int opened = (int)hipIpcOpenMemHandle(&pointer, handle, hipIpcMemLazyEnablePeerAccess);
+    printf("%d %d\n", opened, opened ? -1 : (int)hipIpcCloseMemHandle(pointer));
+}
+
 static void command_fork(bool bare)
 {
     pid_t child = bare ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : fork();
@@ -571,7 +593,7 @@ static void command_exec(void)
 
 int main(void)
 {
-    char line[256], name[128];
+    char line[512], name[256];
     unsigned long number;
     setvbuf(stdin, NULL, _IONBF, 0); /* what was read ahead would be lost in exec */
     while (fgets(line, sizeof line, stdin)) {
@@ -592,6 +614,10 @@ int main(void)
             command_info();
         } else if (strcmp(line, "hsa\n") == 0) {
             command_hsa();
+        } else if (sscanf(line, "share %lu", &number) == 1) {
+            command_share(number);
+        } else if (sscanf(line, "attach %255s", name) == 1) {
+            command_attach(name);
         } else if (strcmp(line, "fork\n") == 0) {
             command_fork(false);
         } else if (strcmp(line, "clone\n") == 0) {

@@ -49,7 +49,9 @@ def environment(folder: Path, library: Path | None) -> dict[str, str]:
     }
 
 
-def timed(program: Path, folder: Path, library: Path | None, mode: str, count: int, processes: int):
+def timed(
+    program: Path, folder: Path, library: Path | None, mode: str, count: int, *, processes: int
+) -> tuple[float, ...]:
     """Mean of (elapsed, processor) nanoseconds for one pair, over processes that run at once."""
     account = folder / "account"
     account.unlink(missing_ok=True)
@@ -102,10 +104,12 @@ def measure(rounds: int) -> dict[str, float]:
                 mode = "mutex" if variant == "mutex" else "bare"
                 with_library = library if variant == "library" else None
                 count = 1_000_000 if processes == 1 else 200_000
-                results.append(timed(program, folder, with_library, mode, count, processes))
+                results.append(
+                    timed(program, folder, with_library, mode, count, processes=processes)
+                )
             for variant, results in info.items():
                 with_library = library if variant == "library" else None
-                results.append(timed(program, folder, with_library, "info", 1_000_000, 1))
+                results.append(timed(program, folder, with_library, "info", 1_000_000, processes=1))
             for variant, results in true.items():
                 with_library = library if variant == "library" else None
                 results.append(startup(with_library, folder, 100))

@@ -39,9 +39,7 @@ def main() -> int:
         shutil.copy(standin, built)
         hip = Runtime("trixie", hip_tree("trixie"), built, library)
         share = Share.make(folder, library, LIMIT)
-        outcome = storm(
-            hip, share, processes=8, threads=8, seconds=minutes * 60, kills_apart=0.25
-        )
+        outcome = storm(hip, share, processes=8, threads=8, seconds=minutes * 60, kills_apart=0.25)
     print(outcome, f"limit={LIMIT}")
     return 0 if outcome.highest <= LIMIT and outcome.failed == 0 else 1
 

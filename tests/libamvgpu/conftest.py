@@ -1,15 +1,18 @@
-"""What the tests of libamvgpu share. Everything is built once per session, in a temporary folder."""
+"""What the tests of libamvgpu share: all is built once per session, in a temporary folder."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.libamvgpu import debian, runtime
 from tests.libamvgpu.runtime import Driver, Runtime, Share
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def missing(reason: str) -> None:
@@ -31,7 +34,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         return runtime.build_standin(tmp_path_factory.mktemp("standin"))
-    except debian.Unavailable as reason:
+    except debian.UnavailableError as reason:
         missing(str(reason))
         raise
 
@@ -45,7 +48,7 @@ def runtimes(
     for suite in runtime.PACKAGES:
         try:
             root = runtime.hip_tree(suite)
-        except debian.Unavailable as reason:
+        except debian.UnavailableError as reason:
             found[suite] = str(reason)
             continue
         folder = tmp_path_factory.mktemp(suite)
@@ -54,24 +57,24 @@ def runtimes(
     return found
 
 
+def present(found: Runtime | str) -> Runtime:
+    """The runtime, or a skip with the reason it is not there."""
+    if not isinstance(found, Runtime):
+        missing(found)
+    assert isinstance(found, Runtime)
+    return found
+
+
 @pytest.fixture(params=list(runtime.PACKAGES))
 def hip(request: pytest.FixtureRequest, runtimes: dict[str, Runtime | str]) -> Runtime:
     """Each HIP in turn."""
-    found = runtimes[request.param]
-    if isinstance(found, str):
-        missing(found)
-        raise AssertionError
-    return found
+    return present(runtimes[request.param])
 
 
 @pytest.fixture
 def trixie(runtimes: dict[str, Runtime | str]) -> Runtime:
     """HIP 5.7, for what does not depend on the version."""
-    found = runtimes["trixie"]
-    if isinstance(found, str):
-        missing(found)
-        raise AssertionError
-    return found
+    return present(runtimes["trixie"])
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MIRROR = os.environ.get("AMD_CDI_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """The packages cannot be had here; the text says why."""
 
 
@@ -34,7 +34,7 @@ def tree(suite: str, packages: Sequence[str]) -> Path:
     """Unpack `packages` of `suite` and all they depend on; answer the folder (a root filesystem).
 
     Fetched once and kept: the folder's name is made of the suite and the packages. Raises
-    Unavailable where the suite or a package cannot be fetched.
+    UnavailableError where the suite or a package cannot be fetched.
     """
     name = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
     folder = cache_folder() / "trees" / f"{suite}-{name}"
@@ -42,7 +42,7 @@ def tree(suite: str, packages: Sequence[str]) -> Path:
         return folder
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise Unavailable(f"{tool} is not here, so no package of {suite} can be fetched")
+            raise UnavailableError(f"{tool} is not here, so no package of {suite} can be fetched")
     with _locked(cache_folder() / f"{suite}.lock"):
         if not folder.is_dir():
             _unpack(_fetch(suite, packages), folder)
@@ -96,7 +96,7 @@ def _apt(suite: str) -> tuple[list[str], Path]:
 def _run(command: Sequence[str], suite: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Unavailable(f"{suite}: {done.stderr.strip() or done.stdout.strip()}")
+        raise UnavailableError(f"{suite}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
 
 
@@ -128,5 +128,5 @@ def _unpack(archives: Sequence[Path], folder: Path) -> None:
             check=True,
         )
         if contents.wait():
-            raise Unavailable(f"{archive} cannot be unpacked")
+            raise UnavailableError(f"{archive} cannot be unpacked")
     partial.rename(folder)

@@ -25,7 +25,7 @@ class Case:
     gives: tuple[str, ...]  # entry points that release
     counted: str
     absent: frozenset[str] = field(default_factory=frozenset)
-    # Suites in which HIP itself keeps the memory after the release, as the stand-in's account shows.
+    # Suites whose HIP itself keeps the memory after the release, as the stand-in's account shows.
     kept: frozenset[str] = field(default_factory=frozenset)
     # Suites whose HIP keeps chunks of a request that was refused in the end.
     hoards: frozenset[str] = field(default_factory=frozenset)
@@ -58,9 +58,27 @@ CASES = (
         MANAGED,
         standin=False,
     ),
-    Case("hipMallocAsync", ("hipMallocAsync",), ("hipFreeAsync", "hipMemPoolTrimTo"), POOL, hoards=NEW),
-    Case("hipMallocAsync+hipFree", ("hipMallocAsync",), ("hipFree", "hipMemPoolTrimTo"), POOL, hoards=NEW),
-    Case("hipMallocFromPoolAsync", ("hipMallocFromPoolAsync",), ("hipMemPoolDestroy",), POOL, hoards=NEW),
+    Case(
+        "hipMallocAsync",
+        ("hipMallocAsync",),
+        ("hipFreeAsync", "hipMemPoolTrimTo"),
+        POOL,
+        hoards=NEW,
+    ),
+    Case(
+        "hipMallocAsync+hipFree",
+        ("hipMallocAsync",),
+        ("hipFree", "hipMemPoolTrimTo"),
+        POOL,
+        hoards=NEW,
+    ),
+    Case(
+        "hipMallocFromPoolAsync",
+        ("hipMallocFromPoolAsync",),
+        ("hipMemPoolDestroy",),
+        POOL,
+        hoards=NEW,
+    ),
     Case(
         "hipMallocFromPoolAsync+hipMemPoolTrimTo",
         ("hipMallocFromPoolAsync",),
@@ -136,9 +154,7 @@ CASES = (
 
 # Address space and system memory.
 UNCOUNTED = (
-    Case(
-        "hipMemAddressReserve", ("hipMemAddressReserve",), ("hipMemAddressFree",), NOTHING
-    ),
+    Case("hipMemAddressReserve", ("hipMemAddressReserve",), ("hipMemAddressFree",), NOTHING),
     Case("hipHostMalloc", ("hipHostMalloc",), ("hipHostFree",), NOTHING),
     Case("hipHostRegister", ("hipHostRegister",), ("hipHostUnregister",), NOTHING),
 )

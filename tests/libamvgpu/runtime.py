@@ -61,10 +61,26 @@ def build_standin(folder: Path, *flags: str | Path, after: Sequence[str | Path] 
     sources = sorted(standin.glob("*.c"))
     headers = hip_tree("trixie") / "usr/include"
     run(
-        ["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra"]
-        + ["-Werror", "-Wno-unused-parameter", f"-I{headers}", "-Wl,-soname,libhsa-runtime64.so.1"]
-        + [f"-Wl,--version-script={standin / 'rocr.map'}", *flags, "-o", built, *sources]
-        + list(after or ["-lpthread"])
+        [
+            "cc",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-O2",
+            "-fPIC",
+            "-shared",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-parameter",
+            f"-I{headers}",
+            "-Wl,-soname,libhsa-runtime64.so.1",
+            f"-Wl,--version-script={standin / 'rocr.map'}",
+            *flags,
+            "-o",
+            built,
+            *sources,
+            *list(after or ["-lpthread"]),
+        ]
     )
     return built
 
@@ -97,9 +113,23 @@ class Runtime:
         if not built.exists():
             compiler = "c++" if source.suffix == ".cc" else "cc"
             run(
-                [compiler, "-O1", "-w", "-D__HIP_PLATFORM_AMD__", *WITHOUT.get(self.suite, [])]
-                + [f"-I{self.root / 'usr/include'}", "-o", built, source, *flags]
-                + [self.hip, self.standin, "-Wl,--allow-shlib-undefined", "-lpthread", "-ldl"]
+                [
+                    compiler,
+                    "-O1",
+                    "-w",
+                    "-D__HIP_PLATFORM_AMD__",
+                    *WITHOUT.get(self.suite, []),
+                    f"-I{self.root / 'usr/include'}",
+                    "-o",
+                    built,
+                    source,
+                    *flags,
+                    self.hip,
+                    self.standin,
+                    "-Wl,--allow-shlib-undefined",
+                    "-lpthread",
+                    "-ldl",
+                ]
             )
         return built
 

@@ -1,6 +1,6 @@
 """Writes libamvgpu/entry-points.md from the headers of each HIP and the cases that tests drive.
 
-    python -m tests.libamvgpu.table
+python -m tests.libamvgpu.table
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def declared(tree: Path) -> set[str]:
     names = set(re.findall(r"^\s*hipError_t\s+(hip\w+)\s*\(", text, re.MULTILINE))
     for header in ("hsa.h", "hsa_ext_amd.h"):
         text = (folder / "hsa" / header).read_text(errors="replace")
-        names |= set(re.findall(r"^\s*(?:hsa_status_t\s+(?:HSA_API\s+)?)?(hsa_\w+)\(", text, re.M))
+        names |= set(
+            re.findall(r"^\s*(?:hsa_status_t\s+(?:HSA_API\s+)?)?(hsa_\w+)\(", text, re.MULTILINE)
+        )
     return {name for name in names if SUSPECT.search(name)}
 
 
@@ -85,14 +87,22 @@ def rows(trees: dict[str, Path]) -> list[tuple[str, str, str, str, str]]:
             counted = ADDRESSES if "Address" in name else SYSTEM
         gives = sorted({give for case in found for give in case.gives})
         tested = "<br>".join(f"`{case.name}`{caveat(case)}" for case in found)
-        made.append((f"`{name}`", ", ".join(versions[name]), counted,
-                     ", ".join(f"`{give}`" for give in gives), tested))
+        made.append(
+            (
+                f"`{name}`",
+                ", ".join(versions[name]),
+                counted,
+                ", ".join(f"`{give}`" for give in gives),
+                tested,
+            )
+        )
     return made
 
 
 def caveat(case) -> str:
     if case.absent:
-        return f" (this HIP answers with an error: {', '.join(HIP[s] for s in HIP if s in case.absent)})"
+        versions = ", ".join(HIP[suite] for suite in HIP if suite in case.absent)
+        return f" (an error in {versions})"
     return ""
 
 
@@ -118,8 +128,8 @@ def render(trees: dict[str, Path]) -> str:
         "what ROCr itself takes of the driver is not seen at this level.",
         "",
         "HIP reports success for the launch of a graph whose nodes got no memory, on a GPU that is",
-        "full as on one that is limited; no memory is obtained then. A node that is larger than the",
-        "limit is refused when it is added.",
+        "full as on one that is limited; no memory is obtained then. A node that is larger than",
+        "the limit is refused when it is added.",
         "",
     ]
     return "\n".join(lines)

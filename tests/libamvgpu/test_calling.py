@@ -90,8 +90,17 @@ def test_python_ctypes(runtimes, library, tmp_path) -> None:
     for name in ("libamdhip64.so.5", "libnuma.so.1"):
         shutil.copy(next((hip.root / "usr/lib/x86_64-linux-gnu").glob(name)), private)
     shutil.copy(hip.standin, private)
-    for pattern in ("libamd_comgr.so.2", "libLLVM-15.so.1", "libhsakmt.so.1", "libedit.so.2",
-                    "libbsd.so.0", "libmd.so.0", "libz3.so.4", "libxml2.so.2", "libicu*.so.72"):
+    for pattern in (
+        "libamd_comgr.so.2",
+        "libLLVM-15.so.1",
+        "libhsakmt.so.1",
+        "libedit.so.2",
+        "libbsd.so.0",
+        "libmd.so.0",
+        "libz3.so.4",
+        "libxml2.so.2",
+        "libicu*.so.72",
+    ):
         for file in (hip.root / "usr/lib/x86_64-linux-gnu").glob(pattern):
             (private / file.name).symlink_to(file)
     text = f"""

@@ -1,4 +1,4 @@
-"""8 processes of 8 threads, random sizes and kill -9: never more than the limit, and back to zero."""
+"""8 processes of 8 threads, random sizes, kill -9: never more than the limit, back to zero."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.libamvgpu.runtime import SOURCE
 def trees():
     try:
         return {suite: runtime.hip_tree(suite) for suite in table.HIP}
-    except debian.Unavailable as reason:
+    except debian.UnavailableError as reason:
         missing(str(reason))
         raise
 

@@ -73,9 +73,7 @@ class Container:
         if subprocess.run(probe, capture_output=True, check=False).returncode:
             missing("namespaces cannot be made here")
         wrapped = self.wrap(inner, values=values, first=first)
-        return subprocess.run(
-            wrapped, capture_output=True, text=True, timeout=30, check=False
-        )
+        return subprocess.run(wrapped, capture_output=True, text=True, timeout=30, check=False)
 
 
 @pytest.fixture
@@ -101,7 +99,7 @@ READ = [word for name in SHARE for word in ("get", name)]
     ],
     ids=["file", "file-alone", "file-cleaned", "pid1", "pid1-cleaned", "other-pid1", "own"],
 )
-def test_sources_in_order(values, first, own, expected, program, container) -> None:
+def test_sources_in_order(values, first, own, expected, program, container) -> None:  # noqa: PLR0917
     done = container.run([program, *READ], own, values=values, first=first)
     assert done.stdout.split("\n")[:3] == list(expected.values()), done.stderr
 
@@ -230,9 +228,19 @@ def test_skip_of_the_mask_is_taken_out(program, library) -> None:
 def test_audit_list_may_grow_but_not_lose_us(program, library) -> None:
     environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK}
     done = subprocess.run(
-        [program]
-        + ["set", "LD_AUDIT", "/other.so", "get", "LD_AUDIT"]
-        + ["set", "LD_AUDIT", f"/other.so:{library}", "get", "LD_AUDIT"],
+        [
+            program,
+            "set",
+            "LD_AUDIT",
+            "/other.so",
+            "get",
+            "LD_AUDIT",
+            "set",
+            "LD_AUDIT",
+            f"/other.so:{library}",
+            "get",
+            "LD_AUDIT",
+        ],
         env=environment,
         capture_output=True,
         text=True,

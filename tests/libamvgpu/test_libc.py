@@ -1,17 +1,20 @@
-"""The root filesystems of Debian 11 to 13: the built file loads and counts on glibc 2.31 to 2.41."""
+"""The root filesystems of Debian 11 to 13: the built file works on glibc 2.31 to 2.41."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.libamvgpu import debian, region, runtime
 from tests.libamvgpu.conftest import missing
 from tests.libamvgpu.runtime import HSA_OUT_OF_RESOURCES, MIB, SOURCE, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GLIBC = {"bullseye": "2.31", "bookworm": "2.36", "trixie": "2.41"}
 LIMIT, PART = 150 * MIB, 100 * MIB
@@ -38,10 +41,21 @@ class Root:
         entries = [f"{name}={value}" for name, value in values.items()]
         # env of the outer system sets the values; what chroot starts is the root's own.
         inner = ["env", "-i", *entries, "/usr/sbin/chroot", str(self.tree), *command]
-        mounts = f"mount --bind {self.shared} {self.tree}/mnt && mount -t proc none {self.tree}/proc"
+        mounts = (
+            f"mount --bind {self.shared} {self.tree}/mnt && mount -t proc none {self.tree}/proc"
+        )
         done = subprocess.run(
-            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
-            + inner,
+            [
+                "unshare",
+                "--mount",
+                "--pid",
+                "--fork",
+                "sh",
+                "-c",
+                f'{mounts} && exec "$@"',
+                "sh",
+                *inner,
+            ],
             capture_output=True,
             text=True,
             timeout=60,
@@ -58,7 +72,7 @@ def root(request, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Ro
     try:
         tree = debian.tree(suite, packages)
         runtime.hip_tree("trixie")  # the headers of the stand-in
-    except debian.Unavailable as reason:
+    except debian.UnavailableError as reason:
         missing(str(reason))
         raise
     for folder in ("mnt", "proc"):
@@ -78,8 +92,18 @@ def root(request, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Ro
     for name in ("copies", "environment"):
         source = SOURCE / "tests" / f"{name}.c"
         run(
-            ["cc", "-w", "-D_GNU_SOURCE", f"-B{folder}", *own, "-o", shared / name, source]
-            + [*libc, "-lgcc"]
+            [
+                "cc",
+                "-w",
+                "-D_GNU_SOURCE",
+                f"-B{folder}",
+                *own,
+                "-o",
+                shared / name,
+                source,
+                *libc,
+                "-lgcc",
+            ]
         )
     return Root(suite, tree, shared)
 

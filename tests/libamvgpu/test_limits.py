@@ -46,7 +46,7 @@ MALFORMED = [
     "99999999999999999999999",
     "unlimited",
     "256m\t",
-    "٢٥٦m",
+    "\u0662\u0665\u0666m",
 ]
 
 
@@ -106,7 +106,7 @@ def test_reports_of_rocr(trixie: Runtime, library, tmp_path, start) -> None:
 def test_reports_never_more_than_the_card_has(hip: Runtime, library, tmp_path, start) -> None:
     share = Share.make(tmp_path, library, "1g")
     driver = start(hip, share, STANDIN_GPUS="1", STANDIN_VRAM_MIB="300")
-    code, free, total, device_total, properties = driver.numbers("info")
+    code, _free, total, device_total, properties = driver.numbers("info")
     assert (code, total, device_total, properties) == (0, *[300 * MIB] * 3)
     assert driver.take(POOL, 100 * MIB)[0] == 0
     # HIP 5.2 knows of no memory but its own; the others ask the card.
@@ -242,7 +242,7 @@ def test_task_priority(value: str, trixie: Runtime, library, tmp_path, start) ->
 
 
 @pytest.mark.parametrize(("level", "expected"), [("0", 0), ("1", 1), ("2", 2), ("4", 3), ("x", 2)])
-def test_log_levels(level: str, expected: int, trixie: Runtime, library, tmp_path, start) -> None:
+def test_log_levels(level: str, expected: int, trixie, library, tmp_path, start) -> None:  # noqa: PLR0917
     """An error (a malformed limit), a warning (a refusal), then details."""
     share = Share.make(tmp_path, library, "256m", "many")
     driver = start(trixie, share, LIBHIP_LOG_LEVEL=level)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -137,7 +138,7 @@ def test_exec_of_something_else_gives_back(trixie: Runtime, share: Share, start)
     assert driver.take(POOL, MOST)[0] == 0
     driver.process.stdin.write("become /bin/sleep\n")
     driver.process.stdin.flush()
-    while b"sleep" not in open(f"/proc/{driver.process.pid}/cmdline", "rb").read():
+    while b"sleep" not in Path(f"/proc/{driver.process.pid}/cmdline").read_bytes():
         time.sleep(0.001)
     assert other.take(POOL, MOST)[0] == 0
     assert driver.process.poll() is None
@@ -163,6 +164,20 @@ def test_stopped_process_keeps_what_it_holds(trixie: Runtime, share: Share, star
     assert driver.take(POOL, MOST)[0] == 0
     driver.process.send_signal(signal.SIGSTOP)
     assert other.take(POOL, LESS)[0] == HSA_OUT_OF_RESOURCES
+
+
+def test_opening_what_another_holds_costs_nothing(hip: Runtime, share: Share, start) -> None:
+    """And closing it gives nothing back."""
+    owner, guest = start(hip, share), start(hip, share)
+    assert guest.numbers("info")[0] == 0
+    code, number = owner.take("hipMalloc", MOST)
+    assert code == 0
+    before = share.counted()
+    code, handle = owner.ask(f"share {number}")
+    assert code == "0"
+    assert guest.numbers(f"attach {handle}") == [0, 0]
+    assert share.counted() == before
+    assert guest.take("hipMalloc", LESS)[0] == OUT_OF_MEMORY
 
 
 # ---- nested PID namespaces: numbers mean nothing across them ----

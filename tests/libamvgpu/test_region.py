@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -38,16 +40,14 @@ def test_layout_as_documented(trixie: Runtime, share: Share, start) -> None:
     assert limits == (LIMIT, *[NO_LIMIT] * 63)
     started, pid, space = struct.unpack_from("<QII", text, 4096)
     assert pid == driver.process.pid
-    with open(f"/proc/{pid}/stat") as stat:
-        assert started == int(stat.read().rsplit(")", 1)[1].split()[19])
-    assert space == os.stat(f"/proc/{pid}/ns/pid").st_ino
+    proc = Path(f"/proc/{pid}")
+    assert started == int((proc / "stat").read_text().rsplit(")", 1)[1].split()[19])
+    assert space == (proc / "ns/pid").stat().st_ino
     assert region.used(share.usage, 0)[0] == MIB
 
 
 def test_lock_tells_who_lives(trixie: Runtime, share: Share, start) -> None:
     """As a monitor outside asks: the lock on a slot's first byte is held while its process is."""
-    import fcntl
-
     driver = start(trixie, share, STANDIN_GPUS="1")
     assert driver.take(POOL, MIB)[0] == 0
     query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 4096, 1, 0)
@@ -187,8 +187,6 @@ def test_numbers_of_others_cannot_make_room(number: int, trixie, share: Share, s
 
 def test_full_of_the_living_denies(trixie: Runtime, share: Share, start) -> None:
     """1,024 slots whose locks are held, as by 1,024 processes."""
-    import fcntl
-
     lay_valid(share)
     damaged(share, 20, struct.pack("<I", 1024))
     damaged(share, 4096, struct.pack("<QII", 1, 99, 1) * 1024)
@@ -203,8 +201,6 @@ def test_full_of_the_living_denies(trixie: Runtime, share: Share, start) -> None
 
 
 def test_stopped_holder_of_the_lock_is_not_waited_for(trixie, share: Share, start) -> None:
-    import fcntl
-
     driver = start(trixie, share, STANDIN_GPUS="1")
     with share.usage.open("r+b") as file:
         fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
@@ -214,6 +210,8 @@ def test_stopped_holder_of_the_lock_is_not_waited_for(trixie, share: Share, star
 
 def test_inert_program_does_not_open_it(trixie: Runtime, share: Share) -> None:
     program = trixie.folder / "true"
-    subprocess.run(["cc", "-x", "c", "-o", program, "-"], input=b"int main(){return 0;}", check=True)
+    subprocess.run(
+        ["cc", "-x", "c", "-o", program, "-"], input=b"int main(){return 0;}", check=True
+    )
     subprocess.run([*trixie.loader(), program], env=share.environment(), check=True)
     assert share.usage.read_bytes() == bytes(region.region_size(1))

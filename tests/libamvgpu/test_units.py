@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.libamvgpu.conftest import missing
 from tests.libamvgpu.runtime import SOURCE, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PARTS = ("account", "environment", "limits", "log", "memory", "pointers", "usage")
 SEEDS = range(3)
@@ -28,9 +31,23 @@ def build(folder: Path, sanitizer: str) -> Path:
     sources = [SOURCE / f"{part}.c" for part in PARTS]
     values = folder / "share.conf"
     run(
-        ["cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", f"-fsanitize={sanitizer}", "-Wall"]
-        + ["-fno-sanitize-recover=all", f'-DSHARE_VALUES="{values}"', "-Werror", "-o", program]
-        + [SOURCE / "tests" / "fuzz.c", *sources, "-lpthread"]
+        [
+            "cc",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-O1",
+            "-g",
+            f"-fsanitize={sanitizer}",
+            "-Wall",
+            "-fno-sanitize-recover=all",
+            f'-DSHARE_VALUES="{values}"',
+            "-Werror",
+            "-o",
+            program,
+            SOURCE / "tests" / "fuzz.c",
+            *sources,
+            "-lpthread",
+        ]
     )
     return program
 
