@@ -99,7 +99,7 @@ READ = [word for name in SHARE for word in ("get", name)]
     ],
     ids=["file", "file-alone", "file-cleaned", "pid1", "pid1-cleaned", "other-pid1", "own"],
 )
-def test_sources_in_order(values, first, own, expected, program, container) -> None:  # noqa: PLR0917
+def test_sources_in_order(values, first, own, expected, program, container) -> None:
     done = container.run([program, *READ], own, values=values, first=first)
     assert done.stdout.split("\n")[:3] == list(expected.values()), done.stderr
 

@@ -242,7 +242,7 @@ def test_task_priority(value: str, trixie: Runtime, library, tmp_path, start) ->
 
 
 @pytest.mark.parametrize(("level", "expected"), [("0", 0), ("1", 1), ("2", 2), ("4", 3), ("x", 2)])
-def test_log_levels(level: str, expected: int, trixie, library, tmp_path, start) -> None:  # noqa: PLR0917
+def test_log_levels(level: str, expected: int, trixie, library, tmp_path, start) -> None:
     """An error (a malformed limit), a warning (a refusal), then details."""
     share = Share.make(tmp_path, library, "256m", "many")
     driver = start(trixie, share, LIBHIP_LOG_LEVEL=level)
