@@ -6,16 +6,23 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 
+T = TypeVar("T")
+
 LOCK_SECONDS = 60.0
 """How long a writer waits for the others; each holds the lock for well under a second."""
+
+MAX_UNSYNCED = 64
+"""Files that are open at most, waiting to be synced together."""
 
 HEALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EBUSY, errno.ENOMEM})
 """Errors of the operating system that go away without a change of the command."""
@@ -88,6 +95,11 @@ def lock(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
         os.close(descriptor)
 
 
+def names_in(directory: Path) -> set[str]:
+    """Return the names in a directory, which may be thousands."""
+    return set(os.listdir(directory))  # noqa: PTH208 -- no object for each of them
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """Return the content of a regular file of at most ``limit`` bytes.
 
@@ -114,11 +126,13 @@ def read_bounded(path: Path, limit: int) -> bytes:
 class Staging:
     """Files written beside their targets, which replace them all together or not at all.
 
-    Everything that can fail for want of space or permission happens in ``write``; ``commit`` only
-    renames, in the order of writing. A crash leaves each target as it was or as it shall be.
+    Everything that can fail for want of space or permission happens before the first rename, and
+    renames come in the order of writing. A crash leaves each target as it was or as it shall be.
     """
 
     renames: list[tuple[Path, Path]] = field(default_factory=list)
+    unsynced: list[tuple[int, Path]] = field(default_factory=list)
+    """Descriptors of files that the disk may not hold yet, and what they shall replace."""
 
     def write(self, target: Path, data: bytes) -> bool:
         """Write what shall replace ``target``; say whether it differs from what is there.
@@ -128,31 +142,42 @@ class Staging:
         try:
             if _unchanged(target, data):
                 return False
-            temporary = target.with_name(f".{target.name}.new")
-            with suppress(FileNotFoundError):
-                temporary.unlink()
+            temporary = self._stage(target)
             descriptor = os.open(
                 temporary,
                 os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
                 0o600,
             )
             self.renames.append((temporary, target))
-            with os.fdopen(descriptor, "wb") as file:
+            self.unsynced.append((descriptor, target))
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
                 file.write(data)
-                file.flush()
-                os.fchmod(descriptor, 0o644)
-                os.fsync(descriptor)
+            os.fchmod(descriptor, 0o644)
+            if len(self.unsynced) >= MAX_UNSYNCED:
+                self._sync()
         except OSError as error:
             raise os_error("write", target, error) from error
         return True
 
+    def keep(self, source: Path, target: Path) -> None:
+        """Let ``target`` be the file that ``source`` is now, before that is replaced."""
+        try:
+            temporary = self._stage(target)
+            temporary.hardlink_to(source)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise os_error("keep the earlier file as", target, error) from error
+        self.renames.append((temporary, target))
+
     def commit(self) -> None:
         """Put every file in its place and make that durable."""
         try:
+            self._sync()
             for temporary, target in self.renames:
                 temporary.rename(target)
-            for directory in {target.parent for _, target in self.renames}:
-                sync_directory(directory)
+            if self.renames:
+                _at_once(sync_directory, {target.parent for _, target in self.renames})
         except OSError as error:
             raise os_error("replace", error.filename2 or error.filename or "", error) from error
         finally:
@@ -160,10 +185,27 @@ class Staging:
 
     def discard(self) -> None:
         """Remove what was written and not put in its place."""
+        self._close()
         for temporary, _ in self.renames:
             with suppress(OSError):
                 temporary.unlink()
         self.renames.clear()
+
+    def _stage(self, target: Path) -> Path:
+        """Return where what shall replace the target is made, with nothing in the way."""
+        temporary = target.with_name(f".{target.name}.new")
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        return temporary
+
+    def _sync(self) -> None:
+        if self.unsynced:
+            _at_once(_sync_file, self.unsynced)
+        self._close()
+
+    def _close(self) -> None:
+        while self.unsynced:
+            os.close(self.unsynced.pop()[0])
 
 
 @contextmanager
@@ -177,13 +219,48 @@ def staging() -> Iterator[Staging]:
         staged.discard()
 
 
-def sync_directory(directory: Path) -> None:
-    """Make renames and removals in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _at_once(sync: Callable[[T], None], things: Collection[T]) -> None:
+    """Sync things side by side: a filesystem makes several durable in the time of one.
+
+    Raises the first error when all have ended.
+    """
+    errors: list[AmdCdiError] = []
+
+    def attempt(thing: T) -> None:
+        try:
+            sync(thing)
+        except AmdCdiError as error:
+            errors.append(error)
+
+    first, *others = things
+    threads = [threading.Thread(target=attempt, args=(thing,)) for thing in others]
+    for thread in threads:
+        thread.start()
+    attempt(first)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _sync_file(file: tuple[int, Path]) -> None:
+    descriptor, target = file
     try:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    except OSError as error:
+        raise os_error("write", target, error) from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and removals in a directory durable."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise os_error("sync", directory, error) from error
 
 
 def _unchanged(target: Path, data: bytes) -> bool:

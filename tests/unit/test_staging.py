@@ -1,0 +1,51 @@
+"""Files are replaced all together or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cdi.errors import AmdCdiError
+from cdi.files import Staging, staging
+
+
+def test_many_files_come_into_their_places_and_no_descriptor_stays(tmp_path: Path) -> None:
+    before = descriptors()
+    with staging() as staged:
+        for number in range(200):
+            assert staged.write(tmp_path / str(number), b"%d" % number)
+        assert all(path.name.startswith(".") for path in tmp_path.iterdir())
+    assert {int(path.name): path.read_bytes() for path in tmp_path.iterdir()} == {
+        number: b"%d" % number for number in range(200)
+    }
+    assert descriptors() == before
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_what_was_there_is_kept_beside_it(tmp_path: Path) -> None:
+    for content in (b"one", b"two", b"three"):
+        with staging() as staged:
+            staged.keep(tmp_path / "ledger", tmp_path / "previous")
+            staged.write(tmp_path / "ledger", content)
+    assert (tmp_path / "ledger").read_bytes() == b"three"
+    assert (tmp_path / "previous").read_bytes() == b"two"
+
+
+def test_a_failed_sync_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    staged = Staging()
+    staged.write(tmp_path / "a", b"new")
+    staged.write(tmp_path / "b", b"new")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(AmdCdiError, match=f"cannot write {tmp_path}/[ab]: No space left"):
+        staged.commit()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
