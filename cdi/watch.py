@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from cdi import store, topology
 from cdi.errors import AmdCdiError, TemporaryError
@@ -50,17 +51,23 @@ def watch(
 
 def _signature(paths: Paths, options: Options) -> object:
     """Return what differs whenever the spec may have to."""
-    driver = paths.sysroot / "sys/bus/pci/drivers/amdgpu"
+    found = gpu_signature(paths.sysroot)
+    with suppress(OSError):
+        status = (paths.spec_dir / options.file).stat()
+        found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return found
+
+
+def gpu_signature(sysroot: Path) -> list[object]:
+    """Return what differs whenever GPUs have come, gone or been repartitioned."""
+    driver = sysroot / "sys/bus/pci/drivers/amdgpu"
     found: list[object] = []
     with suppress(OSError):
-        found.append((paths.sysroot / "sys/class/kfd/kfd/topology/generation_id").read_bytes())
+        found.append((sysroot / "sys/class/kfd/kfd/topology/generation_id").read_bytes())
     with suppress(OSError):
         for device in sorted(driver.iterdir()):
             found.append(device.name)
             for mode in MODES:
                 with suppress(OSError):
                     found.append((device / mode).read_bytes())
-    with suppress(OSError):
-        status = (paths.spec_dir / options.file).stat()
-        found.append((status.st_ino, status.st_mtime_ns, status.st_size))
     return found
