@@ -59,9 +59,10 @@ def path_in(state_dir: Path) -> Path:
     return state_dir / "ledger.json"
 
 
-def load(state_dir: Path) -> Ledger:
+def load(state_dir: Path, known: tuple[bytes, Ledger] | None = None) -> Ledger:
     """Return the ledger of a state directory, an empty one if there is none yet.
 
+    ``known`` is a document and its ledger, so that the same document need not be decoded again.
     Raises PermanentError if it is damaged, and never takes a damaged one for an empty one: its
     shares' containers may be running.
     """
@@ -72,6 +73,8 @@ def load(state_dir: Path) -> Ledger:
         return Ledger()
     except OSError as error:
         raise os_error("read the ledger", path, error) from error
+    if known is not None and data == known[0]:
+        return known[1]
     try:
         return decode(data)
     except MALFORMED as error:
@@ -82,11 +85,18 @@ def load(state_dir: Path) -> Ledger:
         ) from error
 
 
-def encode(ledger: Ledger) -> bytes:
-    """Return the document of a ledger: the same bytes for the same ledger."""
-    shares = ",\n".join(
-        json.dumps(share_fields(share), separators=(",", ":")) for share in ledger.shares
-    )
+def encode(ledger: Ledger, lines: dict[str, tuple[Share, str]] | None = None) -> bytes:
+    """Return the document of a ledger: the same bytes for the same ledger.
+
+    ``lines`` has those of shares that were written before, by name, and takes the new ones.
+    """
+    lines = {} if lines is None else lines
+    for share in ledger.shares:
+        known = lines.get(share.name)
+        if known is None or (known[0] is not share and known[0] != share):
+            line = json.dumps(share_fields(share), separators=(",", ":"))
+            lines[share.name] = (share, line)
+    shares = ",\n".join(lines[share.name][1] for share in ledger.shares)
     options = json.dumps(asdict(ledger.options), separators=(",", ":"))
     return (f'{{"version":{VERSION},\n"options":{options},\n"shares":[\n{shares}\n]}}\n').encode()
 
@@ -127,6 +137,8 @@ def share_fields(share: Share) -> dict[str, Any]:
     }
     if share.oversubscribed:
         entry["oversubscribed"] = True
+    if share.before:
+        entry["before"] = list(share.before)
     return entry
 
 
@@ -139,7 +151,12 @@ def _share(entry: Mapping[str, Any]) -> Share:
         raise ValueError(f"share {name!r} has no slices")
     if len({(slice_.pci, slice_.partition) for slice_ in slices}) < len(slices):
         raise ValueError(f"share {name!r} has a GPU twice")
-    return Share(name, slices, oversubscribed=_typed(entry.get("oversubscribed", False), bool))
+    return Share(
+        name,
+        slices,
+        oversubscribed=_typed(entry.get("oversubscribed", False), bool),
+        before=tuple(_typed(other, str) for other in _typed(entry.get("before", []), list)),
+    )
 
 
 def _slice(entry: Mapping[str, Any]) -> Slice:

@@ -64,10 +64,15 @@ def find(node: Node, name: str) -> tuple[Gpu, Partition]:
 
 
 def plan(
-    name: str, wants: Sequence[Want], living: Iterable[Share], memory_scale: float = 1.0
+    name: str,
+    wants: Sequence[Want],
+    living: Iterable[Share],
+    memory_scale: float = 1.0,
+    before: tuple[str, ...] = (),
 ) -> Share:
     """Return the share of this name that gives each want its place beside the living shares.
 
+    Shares that take turns with it are no hindrance: ``before`` names those that it precedes.
     Raises PermanentError, which says what is free, when one does not fit.
     """
     if not wants:
@@ -85,6 +90,8 @@ def plan(
         )
     taken: dict[tuple[str, int], tuple[int, int]] = dict.fromkeys(places, (0, 0))
     for share in living:
+        if share.name in before or name in share.before:
+            continue
         for slice_ in share.slices:
             place = (slice_.pci, slice_.partition)
             if place in taken:
@@ -93,7 +100,7 @@ def plan(
     slices = tuple(
         _slice(want, *taken[place], memory_scale) for want, place in zip(wants, places, strict=True)
     )
-    return Share(name, slices, oversubscribed=memory_scale > 1)
+    return Share(name, slices, oversubscribed=memory_scale > 1, before=before)
 
 
 def matches(share: Share, wants: Sequence[Want], memory_scale: float = 1.0) -> bool:

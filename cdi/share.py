@@ -41,6 +41,12 @@ class Share:
     """At least one; their order is the order in which the container sees its GPUs."""
     oversubscribed: bool = False
     """Whether memory was booked with a scale above 1, so that HIP may spill into system memory."""
+    before: tuple[str, ...] = ()
+    """Shares whose containers only start when this one's has ended, as after an init container."""
+
+    def takes_turns_with(self, other: Share) -> bool:
+        """Whether the containers of two shares never run at once, so that both may have a CU."""
+        return other.name in self.before or self.name in other.before
 
 
 @dataclass(frozen=True, slots=True)

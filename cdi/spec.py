@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cdi import cdiversion, cumask
@@ -21,7 +21,7 @@ from cdi.errors import PermanentError
 from cdi.names import gpu_names, partition_names
 from cdi.node import Node, Partition
 from cdi.options import Options
-from cdi.share import Grant, Share, resolve
+from cdi.share import Grant, Share, Slice, resolve
 
 KIND = "amd.com/gpu"
 
@@ -68,6 +68,25 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """A share as a device."""
+
+    share: Share
+    device: Device
+    held: Held | None
+    """None if there is nothing to hold it to, as it is all of its GPUs."""
+
+
+@dataclass(slots=True)
+class Offers:
+    """What was rendered from a node, options and paths."""
+
+    gpus: tuple[Device, ...] = ()
+    """GPUs and partitions, none if they have not been rendered."""
+    shares: dict[str, Offer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Rendering:
     """What a node offers."""
 
@@ -77,49 +96,71 @@ class Rendering:
 
 
 def render(
-    node: Node, shares: Iterable[Share], options: Options, host_paths: HostPaths
+    node: Node,
+    shares: Iterable[Share],
+    options: Options,
+    host_paths: HostPaths,
+    offers: Offers | None = None,
 ) -> Rendering:
     """Return every device of a node in a stable order: GPUs, partitions, shares, ``all``.
 
     A share that cannot be enforced on the node as it is now, or whose CUs another share has, is
-    left out with a warning: a container that asks for it does not start.
+    left out with a warning: a container that asks for it does not start. ``offers`` has what was
+    rendered before from the same node, options and paths, and takes what is rendered now.
     """
-    warnings: list[str] = []
+    warnings = [
+        f"GPU {gpu.index} ({gpu.pci}) has no name by {', '.join(options.strategies)}, "
+        "so it can only be had with all others; add --device-name-strategy index"
+        for gpu in node.gpus
+        if not gpu_names(gpu, options.strategies)
+    ]
+    offers = offers or Offers()
+    *gpu_devices, every = offers.gpus = offers.gpus or _gpu_devices(node, options)
+    devices = gpu_devices
+    held: list[Held] = []
+    gpus = {gpu.pci: gpu for gpu in node.gpus}
+    claimed: dict[tuple[str, int], int] = {}
+    rendered: list[Share] = []
+    for share in shares:
+        try:
+            offer = offers.shares.get(share.name)
+            if offer is None or (offer.share is not share and offer.share != share):
+                offer = _offer(share, resolve(share, gpus), options, host_paths)
+            _claim(share, claimed, rendered)
+        except PermanentError as error:
+            warnings.append(f"left out: {error}")
+            continue
+        offers.shares[share.name] = offer
+        rendered.append(share)
+        devices.append(offer.device)
+        if offer.held:
+            held.append(offer.held)
+    return Rendering((*devices, every), tuple(held), tuple(warnings))
+
+
+def _gpu_devices(node: Node, options: Options) -> tuple[Device, ...]:
+    """Return the devices of GPUs and partitions, and at last that of all of them."""
     devices: list[Device] = []
     for gpu in node.gpus:
         names = gpu_names(gpu, options.strategies)
-        if not names:
-            warnings.append(
-                f"GPU {gpu.index} ({gpu.pci}) has no name by {', '.join(options.strategies)}, "
-                "so it can only be had with all others; add --device-name-strategy index"
-            )
         devices += _named(names, {"deviceNodes": _nodes(gpu.partitions)})
         for partition in gpu.partitions if gpu.partitioned else ():
             names = partition_names(gpu, partition, options.strategies)
             devices += _named(names, {"deviceNodes": _nodes([partition])})
-    held: list[Held] = []
-    gpus = {gpu.pci: gpu for gpu in node.gpus}
-    owned: dict[tuple[str, int], int] = {}
-    for share in shares:
-        try:
-            grants = resolve(share, gpus)
-            _claim(share, owned)
-        except PermanentError as error:
-            warnings.append(f"left out: {error}")
-            continue
-        visible = _visibility(grants)
-        edits: ContainerEdits = {"deviceNodes": _nodes([grant.partition for grant in grants])}
-        if all(grant.whole for grant in grants):
-            edits["env"] = visible
-        else:
-            limits = (*visible, *_limits(share, grants))
-            hook = _hook(share.name, grants, options)
-            held.append(Held(share.name, limits, hook, len(grants)))
-            edits |= _enforcement(held[-1], options, host_paths)
-        devices += _named([share.name], edits)
     every = _nodes([partition for gpu in node.gpus for partition in gpu.partitions])
-    devices += _named(["all"], {"deviceNodes": every})
-    return Rendering(tuple(devices), tuple(held), tuple(warnings))
+    return (*devices, *_named(["all"], {"deviceNodes": every}))
+
+
+def _offer(share: Share, grants: Sequence[Grant], options: Options, host_paths: HostPaths) -> Offer:
+    """Return the device of a share and what holds its container to it."""
+    visible = _visibility(grants)
+    edits: ContainerEdits = {"deviceNodes": _nodes([grant.partition for grant in grants])}
+    if all(grant.whole for grant in grants):
+        return Offer(share, {"name": share.name, "containerEdits": {**edits, "env": visible}}, None)
+    limits = (*visible, *_limits(share, grants))
+    held = Held(share.name, limits, _hook(share.name, grants, options), len(grants))
+    edits |= _enforcement(held, options, host_paths)
+    return Offer(share, {"name": share.name, "containerEdits": edits}, held)
 
 
 def assemble(devices: Sequence[Device]) -> Spec:
@@ -152,19 +193,29 @@ def _nodes(partitions: Iterable[Partition]) -> list[DeviceNode]:
     return [{"path": path, "permissions": "rw"} for path in paths]
 
 
-def _claim(share: Share, owned: dict[tuple[str, int], int]) -> None:
+def _claim(share: Share, claimed: dict[tuple[str, int], int], others: Sequence[Share]) -> None:
     """Note the CUs of a share as its own; raises PermanentError if they are another's."""
     for slice_ in share.slices:
-        common = owned.get((slice_.pci, slice_.partition), 0) & slice_.cus
-        if common:
-            raise PermanentError(
-                f"share {share.name!r}: CU {cumask.format_cus(common)} of GPU {slice_.pci} "
-                "belongs to another share as well",
-                "remove one of the two",
-            )
+        place = (slice_.pci, slice_.partition)
+        if claimed.get(place, 0) & slice_.cus:
+            _require_turns(share, slice_, others)
     for slice_ in share.slices:
         place = (slice_.pci, slice_.partition)
-        owned[place] = owned.get(place, 0) | slice_.cus
+        claimed[place] = claimed.get(place, 0) | slice_.cus
+
+
+def _require_turns(share: Share, slice_: Slice, others: Sequence[Share]) -> None:
+    """Raise PermanentError if others have CUs of a slice at the same time."""
+    for other in others:
+        for theirs in other.slices:
+            same = (theirs.pci, theirs.partition) == (slice_.pci, slice_.partition)
+            common = theirs.cus & slice_.cus
+            if same and common and not share.takes_turns_with(other):
+                raise PermanentError(
+                    f"share {share.name!r}: CU {cumask.format_cus(common)} of GPU {slice_.pci} "
+                    f"belongs to share {other.name!r} as well",
+                    "remove one of the two",
+                )
 
 
 def rocr_tokens(grants: Sequence[Grant]) -> list[str]:

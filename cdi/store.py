@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cdi import ledger as ledgers
-from cdi import planner, registry, rules, spec, spectext, usage
+from cdi import planner, registry, spec, usage
 from cdi.edits import Device, Spec
 from cdi.errors import PermanentError
-from cdi.files import lock, make_directory, os_error, staging
+from cdi.files import LOCK_SECONDS, lock, make_directory, names_in, os_error, staging
 from cdi.ledger import Ledger
+from cdi.memory import Memory
 from cdi.node import Node
 from cdi.share import Share
 
@@ -80,7 +81,9 @@ def offered(node: Node, ledger: Ledger) -> tuple[Share, ...]:
     )
 
 
-def draft(node: Node, ledger: Ledger, paths: Paths, own_files: frozenset[str]) -> Draft:
+def draft(
+    node: Node, ledger: Ledger, paths: Paths, own_files: frozenset[str], memory: Memory
+) -> Draft:
     """Return the spec of a node beside the other specs in the directory.
 
     ``own_files`` are names in the spec directory that are ours, so that they conflict with
@@ -88,7 +91,9 @@ def draft(node: Node, ledger: Ledger, paths: Paths, own_files: frozenset[str]) -
     collide, or if nothing is left to offer.
     """
     shares = offered(node, ledger)
-    rendering = spec.render(node, shares, ledger.options, paths.host_paths)
+    host_paths = paths.host_paths
+    offers = memory.offers_for((node, ledger.options, host_paths))
+    rendering = spec.render(node, shares, ledger.options, host_paths, offers)
     others = [
         registry.load(path)
         for path in registry.paths_in(paths.spec_dir)
@@ -106,16 +111,14 @@ def draft(node: Node, ledger: Ledger, paths: Paths, own_files: frozenset[str]) -
             "remove one of those files",
         )
     warnings = [f"left out: {collision}" for collision in collisions]
-    assembled = spec.assemble(devices)
-    for finding in rules.findings(assembled):
-        raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")
+    assembled, text = memory.assemble(devices, ledger.options.format)
     left_out = _partitions_without_splits(node, ledger)
     return Draft(
         paths.spec_dir / ledger.options.file,
         ledger,
         shares,
         assembled,
-        spectext.encode(assembled, ledger.options.format),
+        text,
         rendering.held,
         (*node.warnings, *rendering.warnings, *left_out, *warnings),
     )
@@ -125,16 +128,25 @@ def preview(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Dra
     """Return what ``update`` would make, without writing anything."""
     before = ledgers.load(paths.state_dir)
     after = change(before)
-    return draft(node, after, paths, frozenset({before.options.file, after.options.file}))
+    return draft(node, after, paths, frozenset({before.options.file, after.options.file}), Memory())
 
 
-def update(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Draft:
+def update(
+    paths: Paths,
+    node: Node,
+    change: Callable[[Ledger], Ledger],
+    memory: Memory | None = None,
+    lock_seconds: float = LOCK_SECONDS,
+) -> Draft:
     """Change the ledger, and make the files of the node what the new ledger says.
 
     All under the lock of the state directory, and all or nothing: the values of shares, the
     ledger and the spec are written in full before the first of them is put in its place, in this
-    order. A crash between leaves a ledger that the next ``generate`` makes the spec of.
+    order. A crash between leaves a ledger that the next ``generate`` makes the spec of. A process
+    that stays passes the same memory each time. Raises TemporaryError when another process has a
+    lock for ``lock_seconds``.
     """
+    memory = memory or Memory()
     if paths.state_dir.resolve() == paths.spec_dir.resolve():
         raise PermanentError(
             f"{paths.spec_dir} is both the state and the spec directory, where runtimes would "
@@ -146,31 +158,36 @@ def update(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Draf
         preview(paths, node, change)
     for directory in (paths.spec_dir, paths.state_dir, paths.values_dir):
         make_directory(directory)
-    with lock(paths.state_dir), lock(paths.spec_dir):
-        before = ledgers.load(paths.state_dir)
+    with lock(paths.state_dir, lock_seconds), lock(paths.spec_dir, lock_seconds):
+        before = ledgers.load(paths.state_dir, memory.ledger)
         after = change(before)
         old_spec = paths.spec_dir / before.options.file
         new_spec = paths.spec_dir / after.options.file
-        made = draft(node, after, paths, frozenset({old_spec.name, new_spec.name}))
+        made = draft(node, after, paths, frozenset({old_spec.name, new_spec.name}), memory)
         ledger_path = ledgers.path_in(paths.state_dir)
+        document = ledgers.encode(after, memory.lines)
+        present = names_in(paths.values_dir)
+        wanted = {f"{one.name}{suffix}" for one in made.held for suffix in (".conf", ".args")}
         with staging() as staged:
-            for held in made.held:
-                staged.write(paths.values_dir / f"{held.name}.conf", held.values)
-                staged.write(paths.values_dir / f"{held.name}.args", held.arguments)
-            if after != before and ledger_path.exists():
+            for name, data in _values(made.held, memory, wanted - present):
+                staged.write(paths.values_dir / name, data)
+            if after != before:
                 previous = ledger_path.with_name(f"{ledger_path.name}.previous")
-                staged.write(previous, ledgers.encode(before))
-            staged.write(ledger_path, ledgers.encode(after))
+                staged.keep(ledger_path, previous)
+            staged.write(ledger_path, document)
             changed = staged.write(new_spec, made.text)
             if usage.bounded(paths.usage_dir):
                 usage.lay(paths.usage_dir, {held.name: held.gpus for held in made.held})
+        memory.ledger = (document, after)
+        memory.values = {held.name: held for held in made.held}
+        memory.forget({share.name for share in made.shares})
         if old_spec != new_spec:
             _remove(old_spec)
         keep = {share.name for share in made.shares}
-        values = {f"{name}.{suffix}" for name in keep for suffix in ("conf", "args")}
-        usage.prune(paths.values_dir, values)
+        stale = {name for name in present - wanted if name.rpartition(".")[0] not in keep}
+        usage.remove(paths.values_dir, stale)
         if usage.bounded(paths.usage_dir):
-            usage.prune(paths.usage_dir, keep)
+            usage.remove(paths.usage_dir, names_in(paths.usage_dir) - keep)
     return replace(made, changed=changed)
 
 
@@ -200,6 +217,8 @@ def _without_collisions(
 ) -> tuple[list[Device], list[str]]:
     """Return the devices whose names no other spec has, and a line for each of the others."""
     owners = {name: entry.path for entry in others for name in entry.devices}
+    if not owners:
+        return list(devices), []
     kept = []
     collisions: dict[Path, list[str]] = {}
     for device in devices:
@@ -228,6 +247,17 @@ def _partitions_without_splits(node: Node, ledger: Ledger) -> list[str]:
         for gpu in node.gpus
         if gpu.pci in living
     ]
+
+
+def _values(
+    held: tuple[spec.Held, ...], memory: Memory, absent: set[str]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of shares by name, but for those that are known and not absent."""
+    lost = {name.rpartition(".")[0] for name in absent}
+    for one in held:
+        if memory.values.get(one.name) is not one or one.name in lost:
+            yield f"{one.name}.conf", one.values
+            yield f"{one.name}.args", one.arguments
 
 
 def _remove(path: Path) -> None:

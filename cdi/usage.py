@@ -7,11 +7,11 @@ cannot fill the host's disk.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from cdi.files import os_error
+from cdi.files import names_in, os_error
 
 SLOTS = 1024
 """Processes that a region has room for."""
@@ -45,10 +45,11 @@ def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:
     now, so that a full filesystem is an error here and not a SIGBUS in a container. A region gets
     its name when it is complete: a crash leaves none that would be taken for one.
     """
+    present = names_in(directory)
     for name, gpus in gpus_by_share.items():
-        path = directory / name
-        if os.path.lexists(path):
+        if name in present:
             continue
+        path = directory / name
         new = directory / f".{name}.new"
         try:
             with suppress(FileNotFoundError):
@@ -67,9 +68,8 @@ def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:
             raise os_error("make the usage region", path, error) from error
 
 
-def prune(directory: Path, keep: Collection[str]) -> None:
-    """Remove all files but these; a container that has one mounted keeps it."""
-    for entry in os.scandir(directory):
-        if entry.name not in keep:
-            with suppress(OSError):
-                Path(entry.path).unlink()
+def remove(directory: Path, names: Iterable[str]) -> None:
+    """Remove files of shares that are gone; a container that has one mounted keeps it."""
+    for name in names:
+        with suppress(OSError):
+            (directory / name).unlink()

@@ -1,0 +1,85 @@
+"""What a process that stays keeps of its updates, so that one more share costs one share.
+
+Nothing but what was derived from shares, nodes and options, which are compared before it is used
+again. The ledger's bytes, other specs and the files that are there are looked at each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cdi import cdiversion, rules, spec, spectext
+from cdi.edits import Device, Spec
+from cdi.errors import PermanentError
+from cdi.ledger import Ledger
+from cdi.share import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A device as it stands in the file."""
+
+    device: Device
+    text: bytes
+    version: str
+    """Lowest version of the CDI specification that it needs."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """Texts by name, and what they were made of."""
+
+    ledger: tuple[bytes, Ledger] | None = None
+    """The ledger's document and what it was read as."""
+    lines: dict[str, tuple[Share, str]] = field(default_factory=dict)
+    """The lines of the ledger's document."""
+    basis: object = None
+    """What ``offers`` were made from, besides their shares."""
+    offers: spec.Offers = field(default_factory=spec.Offers)
+    format: str = ""
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    values: dict[str, spec.Held] = field(default_factory=dict)
+    """The shares whose values this process wrote or compared."""
+
+    def offers_for(self, basis: object) -> spec.Offers:
+        """Return the offers that were made from this basis, and shall be."""
+        if basis != self.basis:
+            self.offers = spec.Offers()
+            self.basis = basis
+        return self.offers
+
+    def forget(self, living: set[str]) -> None:
+        """Drop what was kept of shares that are gone."""
+        for kept in (self.lines, self.offers.shares):
+            for name in kept.keys() - living:
+                del kept[name]
+
+    def assemble(self, devices: Iterable[Device], form: str) -> tuple[Spec, bytes]:
+        """Return the spec of these devices and its text; only new ones are checked and written out.
+
+        Raises PermanentError if a runtime would refuse the spec.
+        """
+        if form != self.format:
+            self.pieces.clear()
+            self.format = form
+        assembled = spec.assemble(())
+        assembled["devices"] += devices
+        pieces: dict[str, Piece] = {}
+        new: list[Device] = []
+        for device in assembled["devices"]:
+            name = device["name"]
+            kept = self.pieces.get(name)
+            if kept is None or (kept.device is not device and kept.device != device):
+                new.append(device)
+                version, _ = cdiversion.needed({"devices": [device]})
+                kept = Piece(device, spectext.item(device, form), version)
+            pieces[name] = kept
+        versions = {piece.version for piece in pieces.values()} | {assembled["cdiVersion"]}
+        assembled["cdiVersion"] = max(versions, key=cdiversion.KNOWN.index)
+        if len(pieces) < len(assembled["devices"]):
+            new = assembled["devices"]
+        for finding in rules.findings({**assembled, "devices": new or assembled["devices"][:1]}):
+            raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")
+        self.pieces = pieces
+        return assembled, spectext.join(assembled, [piece.text for piece in pieces.values()], form)

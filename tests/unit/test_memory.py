@@ -1,0 +1,119 @@
+"""What is kept between updates changes nothing but their speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cdi import planner, sample, spec, spectext, store, topology
+from cdi.amount import Amount
+from cdi.errors import PermanentError
+from cdi.ledger import Ledger
+from cdi.memory import Memory
+from cdi.node import Node
+from cdi.options import Options
+from cdi.store import Paths
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    root = tmp_path_factory.mktemp("mixed")
+    sample.expand("mixed", root)
+    return topology.read_node(root)
+
+
+def paths(root: Path) -> Paths:
+    return Paths(root, root / "cdi", root / "state", root / "usage")
+
+
+def step(node: Node, action: tuple[str, int], ledger: Ledger) -> Ledger:
+    """Add a share, remove one, or change the format."""
+    kind, number = action
+    names = [share.name for share in ledger.shares]
+    if kind == "format":
+        form = ("yaml", "json")[number % 2]
+        return replace(ledger, options=replace(ledger.options, format=form))
+    if kind == "remove":
+        return ledger.without_share(names[number % len(names)]) if names else ledger
+    places = [(gpu, partition) for gpu in node.gpus for partition in gpu.partitions]
+    gpu, partition = places[number % len(places)]
+    want = planner.Want(gpu, partition, Amount(partition.atom, percent=False), Amount(1, True))
+    name = f"share-{number}"
+    if name in names:
+        return ledger
+    try:
+        return ledger.with_share(planner.plan(name, [want], ledger.shares))
+    except PermanentError:
+        return ledger
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "add", "remove", "format"]), st.integers(0, 40)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_the_files_are_the_same_with_and_without_memory(
+    node: Node, tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
+) -> None:
+    with_memory, without = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("a")
+    memory = Memory()
+    for action in actions:
+        change = partial(step, node, action)
+        store.update(paths(with_memory), node, change, memory)
+        store.update(paths(without), node, change)
+        assert files(with_memory) == files(without)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes().replace(str(root).encode(), b"ROOT")
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_pieces_make_the_same_text(node: Node, form: str) -> None:
+    rendering = spec.render(node, (), Options(), spec.HostPaths(Path("/values"), None))
+    assembled, text = Memory().assemble(rendering.devices, form)
+    assert text == spectext.encode(assembled, form)
+
+
+def test_what_another_process_changed_is_seen(node: Node, tmp_path: Path) -> None:
+    memory = Memory()
+    place = paths(tmp_path)
+    store.update(place, node, partial(step, node, ("add", 0)), memory)
+    store.update(place, node, partial(step, node, ("add", 1)))
+    (tmp_path / "state/shares/share-0.conf").unlink()
+    made = store.update(place, node, partial(step, node, ("add", 2)), memory)
+    assert [share.name for share in made.ledger.shares] == ["share-0", "share-1", "share-2"]
+    assert (tmp_path / "state/shares/share-0.conf").exists()
+
+
+def test_memory_does_not_grow_with_shares_that_are_gone(node: Node, tmp_path: Path) -> None:
+    memory = Memory()
+    place = paths(tmp_path)
+    for number in range(8):
+        store.update(place, node, partial(step, node, ("add", number)), memory)
+        store.update(place, node, partial(step, node, ("remove", 0)), memory)
+    assert not memory.lines
+    assert not memory.offers.shares
+    assert not memory.values
+
+
+def test_a_name_that_two_devices_have_is_refused(node: Node) -> None:
+    device = spec.render(node, (), Options(), spec.HostPaths(Path("/v"), None)).devices[0]
+    memory = Memory()
+    memory.assemble([device], "yaml")
+    with pytest.raises(PermanentError, match="two devices have it"):
+        memory.assemble([device, device], "yaml")
