@@ -1,0 +1,425 @@
+"""Allocate: kubelet asks for devices, HAMi decided what they are, the answer is a CDI name.
+
+Kubelet does not say for which pod it asks. While the node is locked the lock names the pod.
+Everything is bounded: the work, and what has to be undone when it fails.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Protocol
+
+from cdi import planner
+from cdi.errors import AmdCdiError, PermanentError, TemporaryError
+from cdi.ledger import Ledger
+from cdi.names import label, partition_names
+from cdi.planner import Want
+from deviceplugin import claims, events, nodelock, pods
+from deviceplugin.books import Books
+from deviceplugin.cluster import ApiError, Cluster
+from deviceplugin.deadline import Deadline
+from deviceplugin.devices import Unit, by_device_id
+from deviceplugin.errands import Errands
+from deviceplugin.events import Events
+from deviceplugin.inventory import Inventory
+from deviceplugin.log import log
+from deviceplugin.nodelock import Held, Seen
+from deviceplugin.pods import Container, Pod, Pods
+from deviceplugin.slots import Slots, decode, emptied, encode
+
+WORK_SECONDS = 4.5
+FIND_SECONDS = 3.0
+"""How long the pod may take to come along in the watch when no lock names it."""
+READ_BACK_SECONDS = 1.0
+UNDO_SECONDS = 1.0
+CLEAN_SECONDS = 1.5
+"""These add up to less than 10 s, which is what an Allocate takes at most."""
+
+LOCK_SECONDS = 0.75
+"""How long other processes may keep the books."""
+
+
+class Allocator(Protocol):
+    """Who answers kubelet."""
+
+    def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
+        """Return the names of CDI devices; raises AmdCdiError."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGpus:
+    """Answers without a cluster: the GPUs that kubelet chose, each one whole."""
+
+    books: Books
+    inventory: Inventory
+
+    def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
+        """Return the GPUs of these ids; raises PermanentError if a share lives on one."""
+        chosen = units_of(device_ids, self.inventory)
+        shares = self.books.read().shares
+        for unit in chosen:
+            living = [
+                share.name
+                for share in shares
+                if any((one.pci, one.partition) == unit.place for one in share.slices)
+            ]
+            if living:
+                raise PermanentError(
+                    f"GPU {label(unit.gpu, unit.partition)} was asked for whole, and these shares "
+                    f"live on it: {', '.join(living)}",
+                    "remove them with: amd-cdi share remove",
+                )
+        names = [partition_names(unit.gpu, unit.partition, ("uuid", "pci"))[0] for unit in chosen]
+        log.info("gave %s whole", ", ".join(names))
+        return names
+
+
+def units_of(device_ids: Sequence[str], inventory: Inventory) -> list[Unit]:
+    """Return the units of kubelet's ids, each of which has to be another one.
+
+    Raises PermanentError otherwise.
+    """
+    state = inventory.state
+    owners = by_device_id(state.units)
+    for device_id in device_ids:
+        if device_id not in owners:
+            raise PermanentError(
+                f"kubelet asked for the device {device_id!r}, and this node has none such",
+                "restart kubelet if it does not learn of the node's GPUs",
+            )
+    found = list(dict.fromkeys(owners[device_id] for device_id in device_ids))
+    if len(found) < len(device_ids):
+        raise PermanentError(
+            f"{len(device_ids)} GPUs were asked for, and {', '.join(device_ids)} are on "
+            f"{len(found)}: without HAMi's scheduler GPUs are given whole",
+            "ask for fewer, or let HAMi's scheduler place the pod",
+        )
+    for unit in found:
+        _require_health(unit, inventory)
+    return found
+
+
+def _require_health(unit: Unit, inventory: Inventory) -> None:
+    fault = inventory.state.faults.get(unit.place)
+    if fault:
+        raise PermanentError(
+            f"GPU {label(unit.gpu, unit.partition)} is not healthy: {fault}",
+            "see the events of this node",
+        )
+
+
+def _asks(pod: Pod, count: int) -> bool:
+    """Whether kubelet would ask for so many devices for the next slot of a pod."""
+    try:
+        slots = decode(pod.to_allocate)
+    except PermanentError:
+        return False
+    index = claims.next_slot(slots)
+    return index is not None and len(slots[index]) == count
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """The pod that kubelet asks for, and the node as it was when it was found."""
+
+    pod: Pod
+    seen: Seen
+    container: Container | None
+    """The container of a pod that HAMi did not schedule."""
+
+    @property
+    def lock(self) -> Held | None:
+        """The lock that has to be released for this pod; None if it is another's."""
+        held = self.seen.lock
+        if held is None or (
+            held.pod
+            and (held.namespace, held.pod)
+            != (
+                self.pod.namespace,
+                self.pod.name,
+            )
+        ):
+            return None
+        return held
+
+
+@dataclass(slots=True)
+class Hami:
+    """Answers with what HAMi's scheduler booked for the pod that is being allocated."""
+
+    books: Books
+    inventory: Inventory
+    cluster: Cluster
+    node: str
+    pods: Pods
+    errands: Errands
+    events: Events
+    turn: threading.Lock
+    """Held by whoever looks at pods and books together."""
+    memory_scale: float
+
+    def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
+        """Return the share of the container that kubelet asks for."""
+        work = Deadline.after(WORK_SECONDS)
+        if not self.turn.acquire(timeout=work.left):
+            raise TemporaryError(
+                f"the allocation before this one has not ended for {WORK_SECONDS:.0f} s",
+                "kubelet's next attempt may succeed",
+            )
+        try:
+            claim = self._find(device_ids, work)
+            try:
+                if claim.container is not None:
+                    return [self._whole(claim.pod, claim.container, device_ids)]
+                return [self._slot(claim, device_ids, work)]
+            except AmdCdiError as error:
+                self._fail(claim, error)
+                kind = TemporaryError if isinstance(error, TemporaryError) else PermanentError
+                raise kind(f"pod {claim.pod}: {error.message}", error.hint) from error
+        finally:
+            self.turn.release()
+
+    # Whose turn it is
+
+    def _find(self, device_ids: Sequence[str], work: Deadline) -> _Claim:
+        seen = nodelock.seen(self.cluster.node(self.node, work))
+        if seen.lock is not None and seen.lock.pod:
+            try:
+                document = self.cluster.pod(seen.lock.namespace, seen.lock.pod, work)
+            except ApiError:
+                self._later("fail the node's lock", partial(self._fail_owner, seen.lock))
+                raise
+            if document is not None:
+                owner = pods.parse(document)
+                self.pods.put(owner)
+                if self._waits(owner):
+                    count = len(device_ids)
+                    plain = None if _asks(owner, count) else self._plain(seen, count)
+                    return plain or _Claim(owner, seen, None)
+        patience = Deadline.after(min(FIND_SECONDS, work.left))
+        while True:
+            number = self.pods.number
+            claim = self._pending(seen, work) or self._plain(seen, len(device_ids))
+            if claim is not None:
+                return claim
+            if not patience.left:
+                break
+            self.pods.await_change(number, patience.left)
+        raise PermanentError(
+            f"a pod of node {self.node} that waits for {len(device_ids)} GPU(s) was expected, and "
+            "neither the node's lock nor the pods' annotations name one",
+            "create the pod anew; see that HAMi's scheduler and this plugin agree on the node name",
+        )
+
+    def _waits(self, pod: Pod) -> bool:
+        """Whether HAMi is allocating this pod here, and not all of its slots have been served."""
+        return (
+            pod.bind_phase == pods.ALLOCATING
+            and pod.vgpu_node == self.node
+            and not pod.ended
+            and bool(pod.to_allocate.strip(";"))
+        )
+
+    def _pending(self, seen: Seen, work: Deadline) -> _Claim | None:
+        """Return the pod that has been bound first of those that are being allocated."""
+        waiting = sorted(filter(self._waits, self.pods.all()), key=lambda pod: pod.bind_time)
+        for known in waiting:
+            try:
+                decode(known.to_allocate)
+            except PermanentError as error:
+                self.events.about_malformed(known, error)
+                continue
+            document = self.cluster.pod(known.namespace, known.name, work)
+            if document is not None:
+                pod = pods.parse(document)
+                self.pods.put(pod)
+                if pod.uid == known.uid and self._waits(pod):
+                    return _Claim(pod, seen, None)
+        return None
+
+    def _plain(self, seen: Seen, count: int) -> _Claim | None:
+        """Return the oldest pod that waits for so many GPUs and that HAMi did not schedule."""
+        shares = {share.name for share in self.books.read().shares}
+        for pod in self.pods.all():
+            if pod.phase != "Pending" or pod.allocated:
+                continue
+            for container in pod.containers:
+                if container.gpus == count and pod.share_name(container) not in shares:
+                    return _Claim(pod, seen, container)
+        return None
+
+    # What it gets
+
+    def _whole(self, pod: Pod, container: Container, device_ids: Sequence[str]) -> str:
+        chosen = units_of(device_ids, self.inventory)
+        name = pod.share_name(container)
+        wants = [Want(unit.gpu, unit.partition) for unit in chosen]
+        self._book(name, wants, 1.0, pod.later(container))
+        log.info("gave %s of pod %s whole GPUs: %s", container.name, pod, ", ".join(device_ids))
+        return name
+
+    def _slot(self, claim: _Claim, device_ids: Sequence[str], work: Deadline) -> str:
+        pod = claim.pod
+        slots = decode(pod.to_allocate)
+        index = claims.next_slot(slots)
+        if index is None:
+            raise PermanentError("a slot that waits was expected", "create the pod anew")
+        container = claims.containers_of(slots, pod.containers)[index]
+        bookings = slots[index]
+        if len(bookings) != len(device_ids):
+            raise PermanentError(
+                f"kubelet asked for {len(device_ids)} GPU(s), and HAMi booked {len(bookings)} for "
+                f"container {container.name!r}",
+                "create the pod anew",
+            )
+        wants = []
+        for booking in bookings:
+            unit = claims.unit_of(booking, self.inventory.state.units)
+            _require_health(unit, self.inventory)
+            wants.append(claims.want(booking, unit))
+        name = pod.share_name(container)
+        ledger = self._book(name, wants, self.memory_scale, pod.later(container))
+        try:
+            self._tell(claim, emptied(slots, index), ledger, work)
+        except AmdCdiError:
+            self._undo(name)
+            raise
+        log.info("gave %s of pod %s the share %s", container.name, pod, name)
+        return name
+
+    def _book(
+        self, name: str, wants: Sequence[Want], memory_scale: float, before: tuple[str, ...]
+    ) -> Ledger:
+        """Write the share into ledger and spec; return the ledger."""
+
+        def add(ledger: Ledger) -> Ledger:
+            # One of this name is left of an attempt that kubelet never got the answer of.
+            others = tuple(share for share in ledger.shares if share.name != name)
+            share = planner.plan(name, wants, others, memory_scale, before)
+            return Ledger(others, ledger.options).with_share(share)
+
+        try:
+            made = self.books.change(add, LOCK_SECONDS)
+        except PermanentError as error:
+            raise PermanentError(error.message, "see: amd-cdi share list") from error
+        if not any(device["name"] == name for device in made.document["devices"]):
+            self._undo(name)
+            raise PermanentError(
+                f"the share {name} cannot be offered: {'; '.join(made.warnings)[:500]}",
+                "see: amd-cdi validate",
+            )
+        return made.ledger
+
+    def _undo(self, name: str) -> None:
+        """Take the share out of the books, in the end if not now."""
+
+        def remove(ledger: Ledger) -> Ledger:
+            return Ledger(
+                tuple(share for share in ledger.shares if share.name != name), ledger.options
+            )
+
+        try:
+            self.books.change(remove, UNDO_SECONDS / 2)
+        except AmdCdiError as error:
+            log.warning("the share %s is taken out of the books later: %s", name, error)
+            task = partial(self.books.change, remove)
+            self.errands.add(f"remove the share {name}", lambda: void(task()), 3600.0)
+
+    def _tell(self, claim: _Claim, rest: Slots, ledger: Ledger, work: Deadline) -> None:
+        """Write into the pod what it got; after its last slot release the node."""
+        pod = claim.pod
+        last = claims.next_slot(rest) is None
+        units = self.inventory.state.known
+        annotations = {
+            pods.CU_ALLOCATED: claims.held_cus(pod.uid, ledger.shares, units),
+            pods.TO_ALLOCATE: encode(rest),
+        }
+        if last:
+            annotations[pods.BIND_PHASE] = pods.SUCCESS
+        try:
+            document = self.cluster.patch_pod(pod.namespace, pod.name, pod.uid, annotations, work)
+        except ApiError as error:
+            if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                raise PermanentError("it was deleted while its GPUs were allocated") from error
+            found = self._read_back(pod)
+            if found is None or any(
+                found["metadata"].get("annotations", {}).get(key) != value
+                for key, value in annotations.items()
+            ):
+                raise
+            document = found
+        self.pods.put(pods.parse(document))
+        if last and claim.lock is not None:
+            self._release(claim.lock, claim.seen)
+
+    def _read_back(self, pod: Pod) -> dict[str, dict[str, dict[str, str]]] | None:
+        """Return the pod as it is now; None if it is gone or cannot be read."""
+        try:
+            found = self.cluster.pod(pod.namespace, pod.name, Deadline.after(READ_BACK_SECONDS))
+        except ApiError:
+            return None
+        return found if found is not None and found["metadata"].get("uid") == pod.uid else None
+
+    # What has to be done in the end
+
+    def _release(self, held: Held, seen: Seen) -> None:
+        """Release the node now, or later: it is no reason to fail an allocation."""
+        try:
+            nodelock.release(self.cluster, self.node, held, seen, Deadline.after(CLEAN_SECONDS))
+        except ApiError as error:
+            log.warning("the lock of the node is released later: %s", error)
+            self._later("release the node's lock", partial(self._release_late, held))
+
+    def _later(self, what: str, task: Callable[[], None]) -> None:
+        """Do it when the API server answers, or not at all once the lock is stale anyway."""
+        self.errands.add(what, task, nodelock.EXPIRE_SECONDS)
+
+    def _release_late(self, held: Held) -> None:
+        deadline = Deadline.after(10.0)
+        seen = nodelock.seen(self.cluster.node(self.node, deadline))
+        nodelock.release(self.cluster, self.node, held, seen, deadline)
+
+    def _fail(self, claim: _Claim, error: AmdCdiError) -> None:
+        """Tell HAMi and the user that a pod did not get its GPUs."""
+        pod = claim.pod
+        self.events.about_pod(pod, events.REFUSED, str(error))
+        if claim.container is not None:
+            return
+        try:
+            self._mark_failed(pod, claim.lock, claim.seen, Deadline.after(CLEAN_SECONDS))
+        except ApiError as failure:
+            log.warning("pod %s is marked as failed later: %s", pod, failure)
+            self._later(f"mark pod {pod} as failed", partial(self._fail_late, pod, claim.lock))
+
+    def _mark_failed(self, pod: Pod, held: Held | None, seen: Seen, deadline: Deadline) -> None:
+        try:
+            self.cluster.patch_pod(
+                pod.namespace, pod.name, pod.uid, {pods.BIND_PHASE: pods.FAILED}, deadline
+            )
+        except ApiError as error:
+            # Of a pod that is gone nothing is left to be marked.
+            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                raise
+        if held is not None:
+            nodelock.release(self.cluster, self.node, held, seen, deadline)
+
+    def _fail_late(self, pod: Pod, held: Held | None) -> None:
+        deadline = Deadline.after(10.0)
+        seen = nodelock.seen(self.cluster.node(self.node, deadline))
+        self._mark_failed(pod, held, seen, deadline)
+
+    def _fail_owner(self, held: Held) -> None:
+        """Fail the pod of a lock, which could not be read when kubelet asked for its GPUs."""
+        document = self.cluster.pod(held.namespace, held.pod, Deadline.after(10.0))
+        if document is None:
+            self._release_late(held)
+        elif (pod := pods.parse(document)).bind_phase == pods.ALLOCATING:
+            self._fail_late(pod, held)
+
+
+def void(_: object) -> None:
+    """Return nothing, whatever is given."""

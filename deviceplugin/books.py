@@ -1,0 +1,67 @@
+"""The node's ledger and spec, as this process keeps them: every change goes through here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cdi import ledger as ledgers
+from cdi import store
+from cdi.files import LOCK_SECONDS
+from cdi.ledger import Ledger
+from cdi.memory import Memory
+from cdi.node import Node
+from cdi.options import STRATEGIES, Options
+from cdi.store import Draft, Paths
+from deviceplugin.log import log
+
+
+@dataclass(slots=True)
+class Books:
+    """Where the books are, and the node they are about."""
+
+    paths: Paths
+    node: Node
+    settings: Mapping[str, Any]
+    """Options of the spec that this process was started with; the others stay as they are."""
+    memory: Memory = field(default_factory=Memory)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    told: frozenset[str] = frozenset()
+    """Warnings that are in the log already."""
+
+    def read(self) -> Ledger:
+        """Return the ledger as it is on the disk."""
+        with self.lock:
+            return ledgers.load(self.paths.state_dir, self.memory.ledger)
+
+    def change(self, change: Callable[[Ledger], Ledger], seconds: float = LOCK_SECONDS) -> Draft:
+        """Change the ledger and make the spec what it says, or change nothing.
+
+        Waits at most ``seconds`` for other processes. Raises what ``store.update`` does.
+        """
+        with self.lock:
+            made = store.update(
+                self.paths,
+                self.node,
+                lambda before: replace(change(before), options=self._options(before.options)),
+                self.memory,
+                seconds,
+            )
+            warnings = frozenset(made.warnings)
+            for warning in made.warnings:
+                if warning not in self.told:
+                    log.warning("%s", warning)
+            self.told = warnings
+            return made
+
+    def refresh(self, node: Node) -> Draft:
+        """Make the spec anew from a node that has changed."""
+        with self.lock:
+            self.node = node
+            return self.change(lambda before: before)
+
+    def _options(self, before: Options) -> Options:
+        # A GPU that kubelet was told of by name keeps it, also where its index has changed.
+        return replace(before, strategies=STRATEGIES, **self.settings)

@@ -1,0 +1,211 @@
+"""What the annotations of a pod ask for, and what they say it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cdi import cumask, planner
+from cdi.amount import ALL, MIB, Amount
+from cdi.errors import PermanentError
+from cdi.planner import Want
+from cdi.share import Share, Slice
+from deviceplugin.devices import Unit
+from deviceplugin.pods import FAILED, Container, Pod, pod_uid, share_prefix
+from deviceplugin.slots import Booking, Slots, decode
+
+
+def containers_of(slots: Slots, containers: Sequence[Container]) -> list[Container]:
+    """Return the container of each slot.
+
+    Older schedulers leave out the slots of leading containers, so fewer slots belong to the last
+    containers. Raises PermanentError if there are more slots than containers.
+    """
+    if len(slots) > len(containers):
+        raise PermanentError(
+            f"a slot for each of {len(containers)} containers was expected, found {len(slots)}",
+            "let HAMi's scheduler write the annotation",
+        )
+    return list(containers[len(containers) - len(slots) :])
+
+
+def next_slot(slots: Slots) -> int | None:
+    """Return the first slot that is still to be served; None if all are."""
+    return next((index for index, slot in enumerate(slots) if slot), None)
+
+
+def unit_of(booking: Booking, units: Iterable[Unit]) -> Unit:
+    """Return the unit that a booking names; raises PermanentError if the node has none such."""
+    for unit in units:
+        # A scheduler that has seen the node with another split count knows another ending.
+        if unit.id == booking.id or unit.id.partition("#")[0] == booking.id.partition("#")[0]:
+            return unit
+    raise PermanentError(
+        f"HAMi booked the GPU {booking.id!r}, and this node has none of that id",
+        "wait until the scheduler has read this node's annotation again",
+    )
+
+
+def is_whole(booking: Booking, unit: Unit) -> bool:
+    """Whether a booking is all of its unit."""
+    return booking.memory_mib == unit.memory_mib and booking.cus == unit.partition.cus
+
+
+def want(booking: Booking, unit: Unit) -> Want:
+    """Return what a booking asks the planner for."""
+    if is_whole(booking, unit):
+        return Want(unit.gpu, unit.partition)
+    if not booking.cus or (unit.memory_mib and not booking.memory_mib):
+        raise PermanentError(
+            f"HAMi booked {booking.cus} CUs and {booking.memory_mib} MiB of GPU {booking.id!r}, "
+            "and a share needs some of both",
+            "use a scheduler that books amd.com/gpucores and amd.com/gpumem",
+        )
+    everything = booking.memory_mib == unit.memory_mib and unit.memory_scale == 1
+    memory = ALL if everything else Amount(booking.memory_mib * MIB, percent=False)
+    return Want(unit.gpu, unit.partition, Amount(booking.cus, percent=False), memory)
+
+
+def held_cus(pod_uid: str, shares: Iterable[Share], units: Iterable[Unit]) -> str:
+    """Return the annotation of the CUs that a pod's shares have: ids to CU lists, as JSON."""
+    ids = {unit.place: unit.id for unit in units}
+    held: dict[str, int] = {}
+    for share in shares:
+        if share.name.startswith(share_prefix(pod_uid)):
+            for slice_ in share.slices:
+                unit_id = ids.get((slice_.pci, slice_.partition))
+                if unit_id is not None:
+                    held[unit_id] = held.get(unit_id, 0) | slice_.cus
+    return json.dumps(
+        {unit_id: cumask.format_cus(cus) for unit_id, cus in sorted(held.items())},
+        separators=(",", ":"),
+    )
+
+
+def parse_cus(text: str) -> dict[str, int]:
+    """Return the CU sets of an annotation; raises PermanentError if it is not one."""
+    try:
+        document = json.loads(text)
+        return {str(unit_id): cumask.parse_cus(cus) for unit_id, cus in document.items()}
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise PermanentError(
+            f"an object of GPU ids and CU lists was expected, found {text[:80]!r}: {error}",
+            "delete the pod, so that its share is given back",
+        ) from error
+
+
+def served(pod: Pod) -> list[tuple[Container, tuple[Booking, ...]]]:
+    """Return the containers whose slots have been served, with what was booked for them.
+
+    Raises PermanentError if the annotations are malformed or do not belong together.
+    """
+    booked = decode(pod.allocated)
+    waiting = decode(pod.to_allocate) if pod.to_allocate else ((),) * len(booked)
+    if len(waiting) != len(booked):
+        raise PermanentError(
+            f"as many slots to allocate as allocated were expected, found {len(waiting)} and "
+            f"{len(booked)}",
+            "let HAMi's scheduler write the annotations",
+        )
+    owners = containers_of(booked, pod.containers)
+    return [
+        (container, slot)
+        for container, slot, rest in zip(owners, booked, waiting, strict=True)
+        if slot and not rest
+    ]
+
+
+def rebuilt(pod: Pod, units: Sequence[Unit], living: Iterable[Share]) -> tuple[Share, ...]:
+    """Return the shares of a pod that are not among the living ones, from its annotations.
+
+    The annotation has the pod's total of each GPU: containers that share one get their parts of it
+    in their order. Raises PermanentError if the annotations do not tell, or tell of CUs that
+    another share has.
+    """
+    found: list[Share] = []
+    known = list(living)
+    names = {share.name for share in known}
+    pool = parse_cus(pod.cu_allocated) if pod.cu_allocated else {}
+    for container, bookings in served(pod):
+        share = Share(pod.share_name(container), (), before=pod.later(container))
+        if share.name in names:
+            continue
+        others = [other for other in known if not share.takes_turns_with(other)]
+        booked = [(booking, unit_of(booking, units)) for booking in bookings]
+        share = replace(
+            share,
+            slices=tuple(_slice(booking, unit, pool, others) for booking, unit in booked),
+            oversubscribed=any(unit.memory_scale > 1 for _, unit in booked),
+        )
+        known.append(share)
+        found.append(share)
+    return tuple(found)
+
+
+def _slice(booking: Booking, unit: Unit, pool: Mapping[str, int], others: Iterable[Share]) -> Slice:
+    gpu, partition = unit.gpu, unit.partition
+    taken = 0
+    for share in others:
+        for slice_ in share.slices:
+            if (slice_.pci, slice_.partition) == unit.place:
+                taken |= slice_.cus
+    everything = cumask.span(0, partition.cus)
+    told = pool.get(unit.id, pool.get(booking.id, 0))
+    if is_whole(booking, unit):
+        told = free = everything & ~taken
+        size = partition.cus
+    else:
+        free = cumask.whole_atoms(told & everything & ~taken, partition.cus, partition.atom)
+        size = max(partition.atom, booking.cus // partition.atom * partition.atom)
+    if free.bit_count() < size:
+        raise PermanentError(
+            f"{size} CUs of GPU {booking.id!r} were expected to be this pod's, and of those that "
+            f"are told ({cumask.format_cus(told) or 'none'}) {free.bit_count()} are no other's",
+            "delete the pod, so that it is scheduled anew",
+        )
+    memory = want(booking, unit).memory.of(partition.vram_bytes)
+    cus = planner.choose(free, size) if size < partition.cus else free
+    return Slice(gpu.pci, partition.index, gpu.compute_mode, gpu.unique_id, cus, memory)
+
+
+def reconciled(
+    shares: Iterable[Share], pods: Iterable[Pod], units: Sequence[Unit], *, starting: bool
+) -> tuple[tuple[Share, ...], list[tuple[Pod, PermanentError]]]:
+    """Return the shares that live, in order of name, and the pods whose annotations are of no use.
+
+    Shares of pods that are gone or have ended go. What pods' annotations say they have, and the
+    ledger does not know, comes back. When ``starting``, no allocation is under way, so a share
+    whose slot still waits is one that kubelet never got.
+    """
+    alive = {pod.uid: pod for pod in pods if not pod.ended}
+    kept = []
+    for share in shares:
+        uid = pod_uid(share.name)
+        if uid is None or (
+            uid in alive and not (starting and _interrupted(alive[uid], share.name))
+        ):
+            kept.append(share)
+    useless = []
+    for pod in alive.values():
+        if not pod.allocated or pod.bind_phase == FAILED:
+            continue
+        try:
+            kept += rebuilt(pod, units, kept)
+        except PermanentError as error:
+            useless.append((pod, error))
+    return tuple(sorted(kept, key=lambda share: share.name)), useless
+
+
+def _interrupted(pod: Pod, share_name: str) -> bool:
+    if not pod.allocated or not pod.to_allocate:
+        return False
+    try:
+        waiting = decode(pod.to_allocate)
+        owners = containers_of(waiting, pod.containers)
+    except PermanentError:
+        return False
+    return any(
+        slot and pod.share_name(container) == share_name
+        for container, slot in zip(owners, waiting, strict=True)
+    )

@@ -1,0 +1,144 @@
+"""``amd-device-plugin``: puts the parts together and runs them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from cdi.errors import AmdCdiError
+from cdi.store import Paths, missing
+from deviceplugin import cluster, devices, health, log
+from deviceplugin.allocate import Allocator, Hami, WholeGpus
+from deviceplugin.announce import Announcer
+from deviceplugin.books import Books
+from deviceplugin.cluster import Cluster
+from deviceplugin.errands import Errands
+from deviceplugin.events import Events
+from deviceplugin.health import Health
+from deviceplugin.inventory import Inventory, Resource, State
+from deviceplugin.kubelet import Kubelet
+from deviceplugin.options import Options, parse
+from deviceplugin.pods import Pods, PodWatch
+from deviceplugin.reconcile import Reconciler
+
+START_SECONDS = 10.0
+"""How long the API server may take before kubelet is served from the ledger alone."""
+
+
+def main() -> None:
+    """Run until told to stop: exit status 0, 1 if it could not start, 2 if used wrongly."""
+    options = parse(sys.argv[1:], os.environ)
+    log.configure(options.log_format, options.log_level)
+    stopping = threading.Event()
+    try:
+        run(options, cluster.connect(), stopping, _on_signals)
+    except AmdCdiError as error:
+        log.log.error("%s", error)
+        status = 1
+    except Exception as error:  # noqa: BLE001 -- a user never sees a traceback
+        log.log.error("unexpected %s: %s", type(error).__name__, error)
+        log.log.debug("it came from here", exc_info=True)
+        status = 1
+    else:
+        status = 0
+    sys.stderr.flush()
+    # Threads that wait for the API server or for kubelet have nothing to finish.
+    os._exit(status)
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+
+
+def run(
+    options: Options,
+    api: Cluster | None,
+    stopping: threading.Event,
+    on_stop: Callable[[Callable[[], None]], None],
+) -> None:
+    """Serve kubelet until stopped; ``on_stop`` is given what stops it. Raises AmdCdiError."""
+    paths = Paths(options.sysroot, options.spec_dir, options.state_dir, options.usage_dir)
+    node = health.read_node(options.sysroot)
+    units = devices.units(node, options.split_count, options.device_memory_scaling)
+    books = Books(paths, node, options.settings)
+    inventory = Inventory(options.resource_naming_strategy, options.allocator_policy)
+    inventory.become(State(units))
+    if node.gpus:
+        for warning in missing(books.refresh(node), paths):
+            log.log.warning("%s", warning)
+    errands, chores = Errands(), Errands()
+    events = Events(api, errands, options.node_name)
+    allocator: Allocator = WholeGpus(books, inventory)
+    loops: list[Callable[[], None]] = [errands.run, chores.run]
+    watches: list[PodWatch] = []
+    on_change: list[Callable[[], None]] = []
+    reconciled = threading.Event()
+    if api is None:
+        log.log.info("no cluster is configured: GPUs are served whole")
+        reconciled.set()
+    else:
+        turn = threading.Lock()
+        pods = Pods()
+        reconciler = Reconciler(
+            books, inventory, api, pods, chores, errands, events, turn, reconciled
+        )
+        announcer = Announcer(api, options.node_name, inventory)
+        allocator = Hami(
+            books,
+            inventory,
+            api,
+            options.node_name,
+            pods,
+            errands,
+            events,
+            turn,
+            options.device_memory_scaling,
+        )
+        watches.append(PodWatch(api, options.node_name, pods, reconciler))
+        loops += [watches[0].run, partial(announcer.run, stopping)]
+        on_change += [announcer.due.set, reconciler.again]
+    kubelet = Kubelet(
+        options.kubelet_dir, lambda name: Resource(name, inventory, allocator.allocate)
+    )
+
+    def changed() -> None:
+        kubelet.offer(inventory.resources)
+        for call in on_change:
+            call()
+
+    look = Health(
+        books,
+        inventory,
+        events,
+        options.split_count,
+        options.device_memory_scaling,
+        options.pulse,
+        changed,
+    )
+    look.look()
+    loops.append(partial(look.run, stopping))
+    for loop in loops:
+        threading.Thread(target=loop, daemon=True).start()
+
+    def stop() -> None:
+        stopping.set()
+        for watch in watches:
+            watch.stop()
+        kubelet.stop()
+
+    on_stop(stop)
+    if not reconciled.wait(START_SECONDS):
+        log.log.warning("the API server does not answer: kubelet is served from the ledger")
+    kubelet.offer(inventory.resources)
+    log.log.info(
+        "serving %d GPUs or partitions of node %s in %s",
+        len(units),
+        options.node_name,
+        options.kubelet_dir,
+    )
+    kubelet.run()

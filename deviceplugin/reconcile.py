@@ -1,0 +1,151 @@
+"""Keeps ledger and spec to the pods that there are."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+from cdi.errors import AmdCdiError, PermanentError
+from cdi.ledger import Ledger
+from cdi.share import Share
+from deviceplugin import claims, nodelock, pods
+from deviceplugin.books import Books
+from deviceplugin.cluster import Cluster
+from deviceplugin.deadline import Deadline
+from deviceplugin.errands import Errands
+from deviceplugin.events import Events
+from deviceplugin.inventory import Inventory
+from deviceplugin.log import log
+from deviceplugin.pods import Pod, Pods, share_prefix
+
+SHOWN = 5
+"""Names in one line of the log."""
+
+COLLECT_SECONDS = 24 * 3600.0
+"""How long giving a share back is tried: for as long as a disk may be full."""
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Is told what the watch of pods finds out, and changes the books accordingly."""
+
+    books: Books
+    inventory: Inventory
+    cluster: Cluster
+    pods: Pods
+    chores: Errands
+    """For the books, so that they do not wait for the API server."""
+    errands: Errands
+    events: Events
+    turn: threading.Lock
+    done: threading.Event = field(default_factory=threading.Event)
+    """Set once ledger, spec and pods agree for the first time."""
+    queued: bool = False
+
+    def listed(self, began: float) -> None:  # noqa: ARG002 -- the pods know what came later
+        """Adopt and drop shares after all pods have been listed."""
+        try:
+            self.reconcile()
+        except AmdCdiError as error:
+            log.warning("ledger and pods are brought together later: %s", error)
+            self.chores.add("reconcile", self.reconcile, COLLECT_SECONDS)
+
+    def ended(self, pod: Pod) -> None:
+        """Give the shares of a pod back soon."""
+        if self.queued:
+            return
+        prefix = share_prefix(pod.uid)
+        if any(share.name.startswith(prefix) for share in self.books.read().shares):
+            self.queued = True
+            self.chores.add("give shares back", self._collect, COLLECT_SECONDS)
+
+    def again(self) -> None:
+        """Bring ledger and pods together soon, as GPUs have come or gone."""
+        if self.pods.complete.is_set():
+            self.chores.add("reconcile", self.reconcile, COLLECT_SECONDS)
+
+    def reconcile(self) -> None:
+        """Make the books what the pods say; raises AmdCdiError."""
+        if not self.books.node.gpus:
+            # A spec without a device is none; it is looked at again when a GPU has come.
+            self.done.set()
+            return
+        began = time.monotonic()
+        useless: list[tuple[Pod, PermanentError]] = []
+        starting = not self.done.is_set()
+        with self.turn:
+            known = self.pods.all()
+            units = self.inventory.state.units
+
+            def change(ledger: Ledger) -> Ledger:
+                shares, found = claims.reconciled(ledger.shares, known, units, starting=starting)
+                useless[:] = found
+                return Ledger(shares, ledger.options)
+
+            before = self.books.read().shares
+            after = self.books.change(change).ledger.shares
+        _tell(before, after)
+        for pod, error in useless:
+            self.events.about_malformed(pod, error)
+        if starting:
+            for pod in known:
+                self._repair(pod, after)
+        self.done.set()
+        took = time.monotonic() - began
+        log.info("ledger and pods agree on %d shares, in %.2f s", len(after), took)
+
+    def _collect(self) -> None:
+        """Give back the shares of pods that have ended or are gone."""
+        self.queued = False
+        if not self.books.node.gpus:
+            return
+        with self.turn:
+            alive = {pod.uid for pod in self.pods.all() if not pod.ended}
+
+            def change(ledger: Ledger) -> Ledger:
+                shares = tuple(
+                    share
+                    for share in ledger.shares
+                    if (uid := pods.pod_uid(share.name)) is None or uid in alive
+                )
+                return Ledger(shares, ledger.options)
+
+            before = self.books.read().shares
+            if not self.pods.complete.is_set() or change(Ledger(before)).shares == before:
+                return
+            after = self.books.change(change).ledger.shares
+        _tell(before, after)
+
+    def _repair(self, pod: Pod, shares: tuple[Share, ...]) -> None:
+        """Write again what a pod has, where its annotation says something else."""
+        if not pod.allocated or pod.ended or not pod.cu_allocated:
+            return
+        units = self.inventory.state.known
+        places = {unit.place for unit in units}
+        own = [share for share in shares if share.name.startswith(share_prefix(pod.uid))]
+        told = claims.held_cus(pod.uid, own, units)
+        if not own or told == pod.cu_allocated:
+            return
+        if any((one.pci, one.partition) not in places for share in own for one in share.slices):
+            return
+        log.warning("pod %s says it has the CUs %s, and has %s", pod, pod.cu_allocated, told)
+        task = partial(self._write_cus, pod, told)
+        self.errands.add(f"the CUs of pod {pod}", task, nodelock.EXPIRE_SECONDS)
+
+    def _write_cus(self, pod: Pod, told: str) -> None:
+        self.cluster.patch_pod(
+            pod.namespace, pod.name, pod.uid, {pods.CU_ALLOCATED: told}, Deadline.after(10.0)
+        )
+
+
+def _tell(before: tuple[Share, ...], after: tuple[Share, ...]) -> None:
+    old, new = ({share.name for share in shares} for shares in (before, after))
+    for names, what in (
+        (new - old, "adopted %d shares that their pods' annotations tell of: %s"),
+        (old - new, "gave back %d shares of pods that have ended: %s"),
+    ):
+        if names:
+            shown = ", ".join(sorted(names)[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+            log.info(what, len(names), shown)
