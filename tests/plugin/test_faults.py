@@ -1,0 +1,428 @@
+"""An API server that fails in every way, and what holds nevertheless.
+
+The parts run as in the plugin, over real HTTP and with the real client; only their deadlines are
+shorter, so that many cases are tried.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cdi import topology
+from cdi.errors import AmdCdiError, PermanentError, TemporaryError
+from cdi.store import Paths
+from deviceplugin import allocate, claims, devices, errands, nodelock, pods
+from deviceplugin.allocate import Hami
+from deviceplugin.announce import Announcer
+from deviceplugin.books import Books
+from deviceplugin.errands import Errands
+from deviceplugin.events import Events
+from deviceplugin.inventory import Inventory, State
+from deviceplugin.pods import Pods, PodWatch
+from deviceplugin.reconcile import Reconciler
+from tests.plugin.api_server import NO_FAULT, ApiServer, Fault, Request
+from tests.plugin.scene import Scene, annotation, await_that, client, lay
+from tests.plugin.scheduler import NODE, Ask, bind, registered
+
+
+@dataclass
+class Rig:
+    """The plugin's parts without kubelet."""
+
+    root: Path
+    server: ApiServer
+    hami: Hami
+    inventory: Inventory
+    reconciler: Reconciler
+    errands: Errands
+    chores: Errands
+    watch: PodWatch
+
+    @property
+    def scene(self) -> Scene:
+        return Scene(self.root, None, self.server)  # type: ignore[arg-type]
+
+
+def build(root: Path, server: ApiServer) -> Rig:
+    node = topology.read_node(root)
+    paths = Paths(root, root / "etc/cdi", root / "var/lib/amd-cdi", root / "run/usage")
+    books = Books(paths, node, {})
+    books.refresh(node)
+    inventory = Inventory("single", "besteffort")
+    inventory.become(State(devices.units(node, None)))
+    cluster = client(server)
+    work, chores, known, turn = Errands(), Errands(), Pods(), threading.Lock()
+    events = Events(cluster, work, NODE)
+    reconciler = Reconciler(books, inventory, cluster, known, chores, work, events, turn)
+    hami = Hami(books, inventory, cluster, NODE, known, work, events, turn, 1.0)
+    watch = PodWatch(cluster, NODE, known, reconciler)
+    for loop in (work.run, chores.run, watch.run):
+        threading.Thread(target=loop, daemon=True).start()
+    return Rig(root, server, hami, inventory, reconciler, work, chores, watch)
+
+
+@contextmanager
+def rig(root: Path, name: str = "rx7900xtx") -> Iterator[Rig]:
+    lay(root, name)
+    server = ApiServer().start()
+    server.add_node(NODE)
+    it = build(root, server)
+    try:
+        Announcer(it.hami.cluster, NODE, it.inventory).announce()
+        assert it.reconciler.done.wait(10)
+        yield it
+    finally:
+        it.watch.stop()
+        server.stop()
+
+
+def admit(it: Rig, document: Any, gpus: int = 1) -> str | AmdCdiError:
+    """Allocate as kubelet does: a pod that does not get its devices fails."""
+    began = time.monotonic()
+    try:
+        (name,) = it.hami.allocate([f"id-{number}" for number in range(gpus)])
+    except AmdCdiError as error:
+        metadata = document["metadata"]
+        # Nothing is left in ledger or spec, at once.
+        assert not any(metadata["uid"] in name for name in (*it.scene.shares, *it.scene.devices))
+        it.server.change_pod(
+            metadata["namespace"], metadata["name"], {"status": {"phase": "Failed"}}
+        )
+        return error
+    finally:
+        assert time.monotonic() - began < 10
+    return name
+
+
+def settle(it: Rig) -> None:
+    it.server.fault = lambda request: NO_FAULT
+    assert it.errands.settle(20)
+    assert it.chores.settle(20)
+
+
+def in_order(it: Rig) -> bool:
+    """Whether ledger, spec and the annotations of the pods that live say the same."""
+    shares = it.scene.shares
+    alive = [pods.parse(one) for one in it.server.pods()]
+    alive = [pod for pod in alive if not pod.ended]
+    if {name for name in it.scene.devices if name.startswith("pod-")} != set(shares):
+        return False
+    if {pods.pod_uid(name) for name in shares} - {pod.uid for pod in alive}:
+        return False
+    units = it.inventory.state.units
+    return all(
+        (pod.cu_allocated or "{}") == claims.held_cus(pod.uid, shares.values(), units)
+        for pod in alive
+    )
+
+
+def overlaps(it: Rig) -> list[tuple[str, str]]:
+    shares = list(it.scene.shares.values())
+    return [
+        (one.name, other.name)
+        for position, one in enumerate(shares)
+        for other in shares[:position]
+        for a in one.slices
+        for b in other.slices
+        if (a.pci, a.partition) == (b.pci, b.partition) and a.cus & b.cus
+        if not one.takes_turns_with(other)
+    ]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch)
+
+
+def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (
+        ("WORK_SECONDS", 0.6),
+        ("FIND_SECONDS", 0.4),
+        ("READ_BACK_SECONDS", 0.2),
+        ("CLEAN_SECONDS", 0.3),
+    ):
+        monkeypatch.setattr(allocate, name, seconds)
+    monkeypatch.setattr(errands, "LONGEST_SECONDS", 0.3)
+    monkeypatch.setattr(pods, "RETRY_SECONDS", (0.05, 0.2))
+
+
+def only(method: str, part: str, fault: Fault, times: int = 1) -> Any:
+    """Return a function that gives so many matching requests a fault."""
+    left = [times]
+
+    def decide(request: Request) -> Fault:
+        if request.method == method and part in request.path and not request.watch and left[0]:
+            left[0] -= 1
+            return fault
+        return NO_FAULT
+
+    return decide
+
+
+ONCE = [
+    Fault(status=500),
+    Fault(status=429, retry_after=1),
+    Fault(status=503),
+    Fault(reset_before=True),
+    Fault(reset_after=True),
+    Fault(delay=0.5),
+]
+
+
+@pytest.mark.parametrize("fault", ONCE, ids=str)
+@pytest.mark.parametrize(
+    ("method", "part"),
+    [("GET", "/nodes/"), ("GET", "/pods/"), ("PATCH", "/pods/"), ("PATCH", "/nodes/")],
+)
+def test_one_fault_is_overcome(tmp_path: Path, fault: Fault, method: str, part: str) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        it.server.fault = only(method, part, fault)
+        name = admit(it, document)
+        assert name == f"pod-{document['metadata']['uid']}.main"
+        settle(it)
+        assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "success"
+        assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
+        assert in_order(it)
+
+
+def test_a_conflict_is_read_again(tmp_path: Path) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+
+        def heartbeat(request: Request) -> Fault:
+            # The node changes each time before the lock is released, three times.
+            if request.method == "PATCH" and "/nodes/" in request.path and it.server.beats < 3:
+                it.server.beats += 1
+                it.server.annotate_node(NODE, {"beat": str(it.server.beats)})
+            return NO_FAULT
+
+        it.server.beats = 0
+        it.server.fault = heartbeat
+        assert isinstance(admit(it, document), str)
+        assert it.server.beats == 3
+        assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
+
+
+def test_an_outage_after_the_patch_was_applied(tmp_path: Path, short: None) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+
+        def decide(request: Request) -> Fault:
+            if request.method == "PATCH":
+                it.server.down = True
+                return Fault(reset_after=True)
+            return Fault(reset_before=it.server.down)
+
+        it.server.down = False
+        it.server.fault = decide
+        error = admit(it, document)
+        assert isinstance(error, TemporaryError)
+        settle(it)
+        await_that(lambda: in_order(it))
+        # Kubelet was told that it failed, so that is what HAMi hears in the end.
+        assert not it.scene.shares
+        assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "failed"
+        assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
+
+
+def test_real_deadlines_keep_to_ten_seconds(tmp_path: Path) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        it.server.fault = lambda request: Fault(
+            delay=4 if request.method == "PATCH" else 0, reset_before=request.method == "PATCH"
+        )
+        assert isinstance(admit(it, document), TemporaryError)
+        settle(it)
+        assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "failed"
+        assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
+
+
+def test_an_outage_longer_than_the_lock_leaves_it_to_expire(
+    tmp_path: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodelock, "EXPIRE_SECONDS", 1.0)
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        it.server.fault = lambda request: Fault(reset_before=True)
+        assert isinstance(admit(it, document), TemporaryError)
+        time.sleep(1.5)
+        settle(it)
+        # The scheduler finds it stale and takes it for the next pod.
+        after = bind(it.server, "two", [Ask(cores=25, memory=1024)])
+        lock = it.server.annotations(NODE)["hami.io/mutex.lock"]
+        assert admit(it, after) == f"pod-{after['metadata']['uid']}.main"
+        assert lock.endswith(",two")
+        assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
+
+
+def test_the_lock_of_a_later_pod_is_not_released_for_an_earlier_one(
+    tmp_path: Path, short: None
+) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "set-0", [Ask(cores=25, memory=1024)])
+        it.server.fault = only("PATCH", "/", Fault(reset_before=True), 1000)
+        assert isinstance(admit(it, document), TemporaryError)
+        it.server.delete_pod("default", "set-0")
+        bind(
+            it.server,
+            "set-0",
+            [Ask(cores=25, memory=1024)],
+            lock_text="2030-01-01T00:00:00Z,default,set-0",
+        )
+        settle(it)
+        assert it.server.annotations(NODE)["hami.io/mutex.lock"].startswith("2030")
+        assert annotation(it.server.pod("default", "set-0"), "hami.io/bind-phase") == "allocating"
+
+
+def test_the_watch_comes_back(tmp_path: Path, short: None) -> None:
+    with rig(tmp_path) as it:
+        for number in range(600):
+            document = bind(it.server, f"crowd-{number}", [Ask(cores=1, memory=16)], lock=False)
+            it.server.change_pod(
+                "default",
+                f"crowd-{number}",
+                {"metadata": {"annotations": {"hami.io/bind-phase": "success"}}},
+            )
+        it.server.store.compact()
+        # 410, and a list in three chunks whose second page fails once.
+        it.server.fault = only("GET", "/api/v1/pods", Fault(status=500))
+        it.server.break_watches()
+        document = bind(it.server, "late", [Ask(cores=25, memory=1024)], lock=False)
+        await_that(lambda: len(it.hami.pods.all()) == 601)
+        it.server.fault = lambda request: NO_FAULT
+        assert admit(it, document) == f"pod-{document['metadata']['uid']}.main"
+        it.server.break_watches()
+        it.server.delete_pod("default", "late")
+        await_that(lambda: not it.scene.shares)
+
+
+def test_a_pod_deleted_while_nothing_was_followed_is_noticed(tmp_path: Path, short: None) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        assert isinstance(admit(it, document), str)
+        it.server.fault = lambda request: Fault(status=503 if request.watch else 0)
+        it.server.break_watches()
+        it.server.delete_pod("default", "one")
+        it.server.store.compact()
+        time.sleep(0.3)
+        assert len(it.scene.shares) == 1
+        it.server.fault = lambda request: NO_FAULT
+        await_that(lambda: not it.scene.shares)
+
+
+def test_a_slow_watch_does_not_cost_a_share(tmp_path: Path, short: None) -> None:
+    with rig(tmp_path) as it:
+        it.server.watch_delay = 0.2
+        names = []
+        for number in range(5):
+            document = bind(it.server, f"pod-{number}", [Ask(cores=15, memory=1024)])
+            names.append(admit(it, document))
+        it.server.store.compact()
+        it.server.break_watches()
+        time.sleep(1)
+        assert sorted(names) == sorted(it.scene.shares)
+        it.server.watch_delay = 0.0
+
+
+FAULTS = st.sampled_from(
+    [
+        NO_FAULT,
+        NO_FAULT,
+        NO_FAULT,
+        Fault(status=500),
+        Fault(status=429, retry_after=1),
+        Fault(reset_before=True),
+        Fault(reset_after=True),
+        Fault(delay=0.05),
+        Fault(delay=0.7),
+    ]
+)
+STEPS = st.one_of(
+    st.tuples(
+        st.just("pod"), st.integers(1, 100), st.integers(1, 2), st.lists(FAULTS, max_size=14)
+    ),
+    st.tuples(st.just("end"), st.integers(0, 9), st.booleans(), st.lists(FAULTS, max_size=4)),
+    st.tuples(st.just("restart"), st.just(0), st.just(0), st.just([])),
+    st.tuples(st.just("compact"), st.just(0), st.just(0), st.just([])),
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(steps=st.lists(STEPS, min_size=1, max_size=8))
+def test_whatever_the_faults_the_books_are_in_order_at_rest(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        with rig(tmp_path_factory.mktemp("rig")) as it:
+            given_out: dict[str, Any] = {}
+            for number, step in enumerate(steps):
+                play(it, number, step, given_out)
+                assert not overlaps(it)
+            settle(it)
+            await_that(lambda: it.errands.settle(5) and it.chores.settle(5) and in_order(it))
+            assert not overlaps(it)
+            assert {name for name, pod in given_out.items() if it.server.pod(*pod)} >= set(
+                it.scene.shares
+            )
+            assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
+
+
+def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
+    kind, amount, extra, faults = step
+    queue = list(faults)
+    it.server.fault = lambda request: queue.pop(0) if queue and not request.watch else NO_FAULT
+    if kind == "pod":
+        if "hami.io/mutex.lock" in it.server.annotations(NODE):
+            # The scheduler waits until the lock is released or stale.
+            settle_or_expire(it)
+            queue[:] = faults
+        gpus = registered(it.server)[:extra]
+        ask = Ask(gpus=extra, cores=amount, memory=512)
+        document = bind(it.server, f"pod-{number}", [ask], [gpus])
+        name = admit(it, document, extra)
+        if isinstance(name, str):
+            assert name == f"pod-{document['metadata']['uid']}.main"
+            assert name in it.scene.shares
+            given_out[name] = ("default", f"pod-{number}")
+        elif not isinstance(name, PermanentError):
+            assert faults
+        if isinstance(name, AmdCdiError) and name.message.startswith("cannot GET /api/v1/nodes"):
+            # Nobody knows whose allocation it was, so the lock is left to expire.
+            it.server.annotate_node(NODE, {"hami.io/mutex.lock": None})
+    elif kind == "end":
+        living = [one for one in it.server.pods() if one["status"]["phase"] == "Pending"]
+        if living:
+            metadata = living[amount % len(living)]["metadata"]
+            place = (metadata["namespace"], metadata["name"])
+            if extra:
+                it.server.delete_pod(*place)
+            else:
+                it.server.change_pod(*place, {"status": {"phase": "Succeeded"}})
+    elif kind == "compact":
+        it.server.store.compact()
+        it.server.break_watches()
+    else:
+        it.watch.stop()
+        it.server.break_watches()
+        it.errands.settle(10)
+        vars(it).update(vars(build(it.root, it.server)))
+        assert it.reconciler.done.wait(10)
+
+
+def settle_or_expire(it: Rig) -> None:
+    decide = it.server.fault
+    settle(it)
+    it.server.annotate_node(NODE, {"hami.io/mutex.lock": None})
+    it.server.fault = decide
