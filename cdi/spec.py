@@ -51,7 +51,7 @@ class Held:
     """A share that is held to something, and what its container finds that says so."""
 
     name: str
-    limits: tuple[str, ...]
+    env: tuple[str, ...]
     """Environment entries, ``NAME=value``."""
     hook: Hook
     gpus: int
@@ -59,7 +59,7 @@ class Held:
     @property
     def values(self) -> bytes:
         """Content of the values file, which libamvgpu trusts before any environment."""
-        return "".join(f"{entry}\n" for entry in self.limits).encode()
+        return "".join(f"{entry}\n" for entry in self.env).encode()
 
     @property
     def arguments(self) -> bytes:
@@ -157,8 +157,10 @@ def _offer(share: Share, grants: Sequence[Grant], options: Options, host_paths: 
     edits: ContainerEdits = {"deviceNodes": _nodes([grant.partition for grant in grants])}
     if all(grant.whole for grant in grants):
         return Offer(share, {"name": share.name, "containerEdits": {**edits, "env": visible}}, None)
-    limits = (*visible, *_limits(share, grants))
-    held = Held(share.name, limits, _hook(share.name, grants, options), len(grants))
+    env = [*visible, *_limits(share, grants), f"LD_AUDIT={CONTAINER_LIBRARY}"]
+    if host_paths.usage_dir:
+        env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
+    held = Held(share.name, tuple(env), _hook(share.name, grants, options), len(grants))
     edits |= _enforcement(held, options, host_paths)
     return Offer(share, {"name": share.name, "containerEdits": edits}, held)
 
@@ -250,15 +252,13 @@ def _limits(share: Share, grants: Sequence[Grant]) -> list[str]:
 
 def _enforcement(held: Held, options: Options, host_paths: HostPaths) -> ContainerEdits:
     """Return the environment, mounts and hook of a share that is held to something."""
-    env = [*held.limits, f"LD_AUDIT={CONTAINER_LIBRARY}"]
     mounts = [
         _mount(options.library_path, CONTAINER_LIBRARY, "ro"),
         _mount(f"{host_paths.values_dir}/{held.name}.conf", CONTAINER_VALUES, "ro"),
     ]
     if host_paths.usage_dir:
-        env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
         mounts.append(_mount(f"{host_paths.usage_dir}/{held.name}", CONTAINER_USAGE, "rw"))
-    return {"env": env, "mounts": mounts, "hooks": [held.hook]}
+    return {"env": list(held.env), "mounts": mounts, "hooks": [held.hook]}
 
 
 def _mount(host_path: str, container_path: str, access: str) -> Mount:

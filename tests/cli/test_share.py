@@ -47,18 +47,16 @@ def test_create_writes_ledger_values_and_spec(host: Host) -> None:
         "memory": 48 * GIB,
     }
     assert host.ledger()["shares"] == [{"name": "share-alice", "slices": [slice_]}]
-    limits = [
+    env = [
         "ROCR_VISIBLE_DEVICES=GPU-8e1bb56457addd1b",
         "HIP_VISIBLE_DEVICES=0",
         "HSA_CU_MASK=0:0-71",
         f"HIP_DEVICE_MEMORY_LIMIT_0={48 * GIB}",
-    ]
-    assert edits(host, "share-alice")["env"] == [
-        *limits,
         "LD_AUDIT=/usr/local/vgpu/libamvgpu.so",
     ]
+    assert edits(host, "share-alice")["env"] == env
     values = host.state_dir / "shares/share-alice.conf"
-    assert values.read_text().splitlines() == limits
+    assert values.read_text().splitlines() == env
     mounts = {each["containerPath"]: each for each in edits(host, "share-alice")["mounts"]}
     assert mounts["/usr/local/vgpu/share.conf"]["hostPath"] == str(values)
     assert "ro" in mounts["/usr/local/vgpu/share.conf"]["options"]

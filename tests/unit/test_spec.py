@@ -203,6 +203,8 @@ def test_the_values_file_says_what_the_environment_says() -> None:
         b"HIP_VISIBLE_DEVICES=0\n"
         b"HSA_CU_MASK=0:0-7\n"
         b"HIP_DEVICE_MEMORY_LIMIT_0=1073741824\n"
+        b"LD_AUDIT=/usr/local/vgpu/libamvgpu.so\n"
+        b"HIP_DEVICE_MEMORY_SHARED_CACHE=/usr/local/vgpu/usage\n"
     )
 
 
