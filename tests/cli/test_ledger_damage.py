@@ -20,8 +20,6 @@ from tests.cli.host import Host, snapshot
 @pytest.fixture
 def used(radeons: Host) -> Host:
     """A node with two shares, the second of two GPUs."""
-    radeons.generate("--split", "2").done()
-    radeons.generate().done()
     radeons.share("create", "a", "--gpu", "0", "--cores", "25", "--memory", "1GiB").done()
     radeons.share(
         "create", "b", "--gpu", "0", "--gpu", "1", "--cores", "50", "--memory", "50%"

@@ -27,7 +27,6 @@ def in_a_namespace(host: Host, script: str, folder: Path) -> Host:
 @pytest.fixture
 def used(radeons: Host) -> Host:
     """A node with a spec and a share."""
-    radeons.generate().done()
     radeons.share("create", "a", "--gpu", "0", "--cores", "25", "--memory", "1GiB").done()
     return radeons
 
