@@ -17,7 +17,12 @@ def main() -> None:
         # Answered before anything is imported: it is what scripts probe a tool with.
         from cdi.version import __version__
 
-        sys.stdout.write(f"amd-cdi {__version__}\n")
+        try:
+            print(f"amd-cdi {__version__}", flush=True)
+        except OSError as error:
+            # Else the interpreter would try again at its end, and say so in its own words.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(f"amd-cdi: error: cannot print the version: {error.strerror}")
         return
     # No command but --watch, which turns it on again, lives long enough to collect garbage.
     gc.disable()

@@ -64,16 +64,18 @@ def make_directory(directory: Path) -> None:
 
 
 @contextmanager
-def lock(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the lock of a directory.
+def lock(place: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock of a directory, or of a file in it, which is made if it is missing.
 
-    The lock is flock(2) on the directory itself: no lock file is left over, and the kernel
-    releases it when the process dies. Raises TemporaryError after ``seconds`` without it.
+    The lock is flock(2), which the kernel releases when the process dies. Whoever can open the
+    place can hold its lock, so a file, which only its owner can open, keeps other users out.
+    Raises TemporaryError after ``seconds`` without it.
     """
+    made = 0 if place.is_dir() else os.O_CREAT | os.O_NOFOLLOW
     try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | made, 0o600)
     except OSError as error:
-        raise os_error("use the directory", directory, error) from error
+        raise os_error("use the directory", place if not made else place.parent, error) from error
     try:
         deadline = time.monotonic() + seconds
         while True:
@@ -82,10 +84,10 @@ def lock(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
                 break
             except OSError as error:
                 if error.errno not in {errno.EAGAIN, errno.EACCES}:
-                    raise os_error("lock the directory", directory, error) from error
+                    raise os_error("lock", place, error) from error
             if time.monotonic() > deadline:
                 raise TemporaryError(
-                    f"another process has held the lock of {directory} for {seconds:.0f} s",
+                    f"another process has held the lock of {place} for {seconds:.0f} s",
                     "wait until it has ended and run it again",
                 )
             # Many may wait: what they do meanwhile is taken from the one that works.

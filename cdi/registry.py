@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cdi.edits import ContainerEdits, Device, Spec, merge
-from cdi.errors import PermanentError
+from cdi.errors import AmdCdiError, PermanentError
 from cdi.files import os_error, read_bounded
 
 MAX_BYTES = 32 << 20
@@ -93,9 +93,37 @@ def load(path: Path) -> Entry:
     return Entry(path, cast("Spec", document))
 
 
-def load_all(directories: Iterable[Path]) -> list[Entry]:
-    """Return the specs of directories, the ones that win last."""
-    return [load(path) for directory in directories for path in paths_in(directory)]
+def load_all(directories: Iterable[Path]) -> tuple[list[Entry], list[str]]:
+    """Return the specs of directories, the ones that win last, and why others cannot be read.
+
+    Runtimes skip those.
+    """
+    entries = []
+    skipped = []
+    for directory in directories:
+        for path in paths_in(directory):
+            try:
+                entries.append(load(path))
+            except AmdCdiError as error:
+                skipped.append(f"runtimes skip a spec: {error}")
+    return entries, skipped
+
+
+def rivals(entries: Sequence[Entry]) -> list[tuple[Path, str]]:
+    """Return, for each file and device that stands in another file of its directory too, why.
+
+    Runtimes use neither of the two.
+    """
+    places: dict[tuple[Path, str], list[Path]] = {}
+    for entry in entries:
+        for name in entry.devices:
+            places.setdefault((entry.path.parent, name), []).append(entry.path)
+    return [
+        (path, f"device {name!r} stands in {' and '.join(map(str, paths))}: runtimes use neither")
+        for (_, name), paths in places.items()
+        if len(paths) > 1
+        for path in paths
+    ]
 
 
 def find(entries: Sequence[Entry], qualified: str) -> tuple[Entry, Device]:

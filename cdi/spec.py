@@ -155,7 +155,7 @@ def _offer(share: Share, grants: Sequence[Grant], options: Options, host_paths: 
     """Return the device of a share and what holds its container to it."""
     visible = _visibility(grants)
     edits: ContainerEdits = {"deviceNodes": _nodes([grant.partition for grant in grants])}
-    if all(grant.whole for grant in grants):
+    if all(grant.whole for grant in grants) and not share.oversubscribed:
         return Offer(share, {"name": share.name, "containerEdits": {**edits, "env": visible}}, None)
     env = [*visible, *_limits(share, grants), f"LD_AUDIT={CONTAINER_LIBRARY}"]
     if host_paths.usage_dir:

@@ -17,6 +17,9 @@ from cdi.memory import Memory
 from cdi.node import Node
 from cdi.share import Share
 
+LOCK_FILE = ".amd-cdi.lock"
+"""In the state and the spec directory; runtimes read no file of this name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Paths:
@@ -158,7 +161,10 @@ def update(
         preview(paths, node, change)
     for directory in (paths.spec_dir, paths.state_dir, paths.values_dir):
         make_directory(directory)
-    with lock(paths.state_dir, lock_seconds), lock(paths.spec_dir, lock_seconds):
+    with (
+        lock(paths.state_dir / LOCK_FILE, lock_seconds),
+        lock(paths.spec_dir / LOCK_FILE, lock_seconds),
+    ):
         before = ledgers.load(paths.state_dir, memory.ledger)
         after = change(before)
         old_spec = paths.spec_dir / before.options.file

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -133,6 +135,8 @@ def generate(
                 "elsewhere"
             )
         gc.enable()
+        # The first process of a container gets no signal that it has no handler for.
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         for outcome in watch(paths, options):
             if isinstance(outcome, AmdCdiError):
                 output.warn([str(outcome)])

@@ -30,7 +30,11 @@ def list_devices(
     spec_dir: SpecDirs = None,
 ) -> None:
     """List the CDI devices that containers can ask for, of this and other kinds."""
-    entries = registry.load_all(arguments.spec_dirs(sysroot, sample, spec_dir))
+    directories = arguments.spec_dirs(sysroot, sample, spec_dir)
+    entries, skipped = registry.load_all(directories)
+    if not entries:
+        skipped.append(f"no CDI spec in {' or '.join(map(str, directories))}")
+    output.warn(skipped)
     names = list(dict.fromkeys(name for entry in entries for name in entry.devices))
     if as_json:
         output.document(names)
@@ -68,17 +72,21 @@ def validate(
     """Say everything that would keep a runtime from loading specs."""
     from cdi import validation
 
-    paths = files or [
-        path
-        for directory in arguments.spec_dirs(sysroot, sample, spec_dir)
-        for path in registry.paths_in(directory)
-    ]
+    directories = arguments.spec_dirs(sysroot, sample, spec_dir)
+    paths = files or [path for folder in directories for path in registry.paths_in(folder)]
+    if not paths:
+        output.warn([f"no CDI spec in {' or '.join(map(str, directories))}"])
     findings: dict[str, list[str]] = {}
+    entries = []
     for path in paths:
         try:
             findings[str(path)] = list(validation.findings(registry.parse(path)))
+            if not findings[str(path)]:
+                entries.append(registry.load(path))
         except PermanentError as error:
             findings[str(path)] = [str(error)]
+    for path, rivalry in registry.rivals(entries):
+        findings[str(path)].append(rivalry)
     if as_json:
         output.document(findings)
     else:
@@ -223,7 +231,8 @@ def _edits(directories: list[Path], devices: list[str]) -> ContainerEdits:
     """Return what a container gets that asks for devices, if a runtime would load their specs."""
     from cdi import validation
 
-    entries = registry.load_all(directories)
+    entries, skipped = registry.load_all(directories)
+    output.warn(skipped)
     names = [_qualified(name) for name in devices]
     for name in names:
         entry, device = registry.find(entries, name)

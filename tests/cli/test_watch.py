@@ -68,10 +68,10 @@ def test_a_gpu_goes_and_comes_back(host: Host, watcher: subprocess.Popen[str]) -
     eventually(lambda: names(host) == ["0", "1", "all"])
     watcher.send_signal(signal.SIGTERM)
     result = finish(watcher)
-    assert result.status == -signal.SIGTERM
+    assert result.status == 0
     assert result.out.count("wrote") == 3
     assert names(host) == ["0", "1", "all"]
-    assert list(host.spec_dir.iterdir()) == [host.spec_file]
+    assert {path.name for path in host.spec_dir.iterdir()} == {host.spec_file.name, ".amd-cdi.lock"}
 
 
 def test_a_share_waits_for_its_gpu(host: Host, watcher: subprocess.Popen[str]) -> None:

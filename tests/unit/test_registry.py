@@ -43,14 +43,14 @@ def test_a_missing_directory_has_no_specs(tmp_path: Path) -> None:
 def test_the_later_directory_wins(tmp_path: Path) -> None:
     spec_file(tmp_path / "etc/a.json", "x", env="etc")
     spec_file(tmp_path / "run/a.json", "x", env="run")
-    entries = registry.load_all([tmp_path / "etc", tmp_path / "run"])
+    entries, _ = registry.load_all([tmp_path / "etc", tmp_path / "run"])
     assert registry.edits_for(entries, ["amd.com/gpu=x"])["env"][0] == "WHO=run"
 
 
 def test_two_files_of_a_directory_with_one_name_are_both_dropped(tmp_path: Path) -> None:
     first = spec_file(tmp_path / "a.json", "x")
     second = spec_file(tmp_path / "b.json", "x", "y")
-    entries = registry.load_all([tmp_path])
+    entries, _ = registry.load_all([tmp_path])
     with pytest.raises(PermanentError, match=f"{first} and {second}"):
         registry.find(entries, "amd.com/gpu=x")
     assert registry.find(entries, "amd.com/gpu=y")[0].path == second
@@ -58,7 +58,7 @@ def test_two_files_of_a_directory_with_one_name_are_both_dropped(tmp_path: Path)
 
 def test_what_the_spec_gives_to_all_comes_once_and_first(tmp_path: Path) -> None:
     spec_file(tmp_path / "a.json", "x", "y")
-    entries = registry.load_all([tmp_path])
+    entries, _ = registry.load_all([tmp_path])
     edits = registry.edits_for(entries, ["amd.com/gpu=x", "amd.com/gpu=y"])
     assert edits["deviceNodes"] == [{"path": "/dev/kfd"}]
     # Of the variables of the same name, the last one wins.
@@ -131,3 +131,22 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
         file.truncate(10 << 30)
     with pytest.raises(PermanentError, match="larger than 32 MiB"):
         registry.load(path)
+
+
+def test_what_runtimes_skip_is_said(tmp_path: Path) -> None:
+    spec_file(tmp_path / "a.json", "x")
+    (tmp_path / "b.yaml").write_text("kind: [")
+    entries, skipped = registry.load_all([tmp_path])
+    assert [entry.path.name for entry in entries] == ["a.json"]
+    assert "b.yaml" in skipped[0]
+
+
+def test_rivals_are_two_files_of_one_directory(tmp_path: Path) -> None:
+    spec_file(tmp_path / "etc/a.json", "x", "y")
+    spec_file(tmp_path / "etc/b.json", "x")
+    spec_file(tmp_path / "run/a.json", "y")
+    entries, _ = registry.load_all([tmp_path / "etc", tmp_path / "run"])
+    assert [(path.name, "'amd.com/gpu=x'" in why) for path, why in registry.rivals(entries)] == [
+        ("a.json", True),
+        ("b.json", True),
+    ]

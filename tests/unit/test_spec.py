@@ -168,6 +168,13 @@ def test_oversubscribed_memory_is_told_to_hip() -> None:
     assert "HIP_OVERSUBSCRIBE=1" in rendered(node(), scaled)["share-a"]["env"]
 
 
+def test_all_of_a_gpu_may_still_spill_if_its_memory_is_oversubscribed() -> None:
+    slice_ = slice_of(gpu(), span(0, 304), 300 * GIB)
+    edits = rendered(node(), Share("share-a", (slice_,), oversubscribed=True))["share-a"]
+    assert "HIP_OVERSUBSCRIBE=1" in edits["env"]
+    assert edits["hooks"]
+
+
 def test_no_memory_limit_where_there_is_no_vram() -> None:
     apu = gpu(partitions=(partition(cus=16, xccs=1, vram_bytes=0),), vram_bytes=0)
     edits = rendered(node(apu), share("share-a", slice_of(apu, span(0, 8), 0)))["share-a"]
