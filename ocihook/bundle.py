@@ -166,6 +166,9 @@ class Container:
         return self._value({} if value is None else value, dict, name)
 
     def _value(self, value: object, kind: type[T], what: str) -> T:
+        if isinstance(value, str) and "\0" in value:
+            # crun cuts there: of two variables, `HSA_CU_MASK\0` would take the mask away.
+            raise Refusal(f"{what} without NUL in {self.where}", repr(value[:80]), HINT)
         # A bool is an int to Python, and no number to JSON.
         if isinstance(value, kind) and (kind is not int or not isinstance(value, bool)):
             return value

@@ -31,6 +31,25 @@ def test_last_of_duplicates_wins(tmp_path: Path) -> None:
     assert found.environment == {"A": "3", "B": "2", "C": "x=y", "D": ""}
 
 
+@pytest.mark.parametrize(
+    "entry", ["HSA_CU_MASK\\u0000", "HSA_CU_MASK\\u0000x=1", "HSA_CU_MASK=0:0-303\\u0000;"]
+)
+def test_nul_that_cuts_a_variable(tmp_path: Path, entry: str) -> None:
+    # runc 1.1.5 refuses it; crun 1.8.1 starts without the mask, or with the part before the NUL.
+    with pytest.raises(Refusal, match="process.env without NUL in"):
+        read(MINIMAL.replace('"A=1"', f'"HSA_CU_MASK=0:0-3", "{entry}"'), tmp_path)
+
+
+@pytest.mark.parametrize("field", ["destination", "source", "options"])
+def test_nul_that_cuts_a_path(tmp_path: Path, field: str) -> None:
+    scene = Scene(tmp_path)
+    value = "/usr\0/x"
+    scene.config["mounts"][2][field] = [value] if field == "options" else value
+    scene.lay()
+    with pytest.raises(Refusal, match="without NUL in"):
+        bundle.read(str(scene.bundle))
+
+
 @pytest.mark.parametrize(("path", "root"), [("rootfs", "{}/rootfs"), ("/var/x", "/var/x")])
 def test_root_is_relative_to_the_bundle(tmp_path: Path, path: str, root: str) -> None:
     found = read(MINIMAL.replace("rootfs", path), tmp_path)
