@@ -73,7 +73,6 @@ class Container:
         "environment",
         "hooks",
         "mounts",
-        "namespaces",
         "root",
         "rules",
         "where",
@@ -99,11 +98,6 @@ class Container:
         self.mounts = [self._mount(entry, bundle) for entry in self._list(top.get("mounts"))]
         self.devices = [self._device(entry) for entry in self._list(linux.get("devices"))]
         self.rules = [self._rule(entry) for entry in self._list(resources.get("devices"))]
-        self.namespaces = [
-            self._value(entry, dict, "linux.namespaces")
-            for entry in self._list(linux.get("namespaces"))
-        ]
-        """Namespaces: objects with ``type``, and ``path`` where one is joined."""
         self.hooks = self._part(top, "hooks")
 
     def mount_of(self, path: str) -> Mount | None:

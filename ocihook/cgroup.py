@@ -10,7 +10,7 @@ from ocihook.refusal import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ocihook.bundle import Container
+    from ocihook.bundle import Container, Mount
 
 LIMIT = 4 * 1024 * 1024
 CONTROLLER = "dmem"
@@ -23,20 +23,18 @@ HINT = (
 class Hierarchy:
     """A mounted cgroup v2 hierarchy."""
 
-    __slots__ = ("delegated", "mount", "root")
+    __slots__ = ("mount", "root")
 
-    def __init__(self, mount: str, root: str, *, delegated: bool) -> None:
+    def __init__(self, mount: str, root: str) -> None:
         self.mount = mount
         """Where it is mounted."""
         self.root = root
         """Which cgroup is mounted there, ``/`` as a rule."""
-        self.delegated = delegated
-        """Mounted with ``nsdelegate``: a cgroup namespace cannot change the limits on its root."""
 
-    def levels(self, path: str) -> list[str]:
+    def levels(self, path: str, sysroot: str) -> list[str]:
         """Return the folders from the mount down to a cgroup of ``/proc/<pid>/cgroup``."""
         below = path.removeprefix(self.root.rstrip("/")).strip("/")
-        folders = [self.mount]
+        folders = [f"{sysroot}{self.mount}"]
         for name in below.split("/") if below else []:
             folders.append(f"{folders[-1]}/{name}")
         return folders
@@ -54,16 +52,13 @@ def find(pid: int, container: Container, sysroot: str) -> list[str]:
         raise Refusal("a cgroup v2 of the container's own", f"it in {path[:200]!r}", HINT)
     if ".." in path.split("/"):
         raise Refusal("the container's cgroup below the hook's", repr(path[:200]), HINT)
-    hierarchy = _hierarchy(sysroot, path)
-    mount = _writable_mount(container)
-    if mount and not (hierarchy.delegated and _has_namespace(container)):
-        raise Refusal(
-            "a container that cannot change its own cap",
-            f"a writable cgroup mount at {mount[:200]!r}",
-            "mount it read-only, or use a private cgroup namespace where the host mounts cgroup v2 "
-            "with nsdelegate",
-        )
-    return hierarchy.levels(path)
+    mounted = _mounted(sysroot)
+    _check_reach(container, [hierarchy.mount for hierarchy in mounted])
+    showing = [one for one in mounted if f"{path}/".startswith(one.root.rstrip("/") + "/")]
+    if not showing:
+        file = f"{sysroot}/proc/self/mountinfo"
+        raise Refusal(f"a cgroup2 mount in {file} that shows {path[:200]!r}", "none", HINT)
+    return min(showing, key=lambda one: len(one.root)).levels(path, sysroot)
 
 
 def enable(levels: list[str]) -> None:
@@ -103,34 +98,26 @@ def _reason(error: OSError) -> str:
 def _path(file: str) -> str:
     """Return the cgroup v2 path that a ``/proc/<pid>/cgroup`` names."""
     try:
-        lines = read_file(file, LIMIT).decode("utf-8", "surrogateescape").splitlines()
+        lines = read_file(file, LIMIT).decode("utf-8", "surrogateescape").split("\n")
     except OSError as error:
         raise Refusal(f"to read {file}", error.strerror or str(error), HINT) from error
+    # Not splitlines: a name may hold what Python takes for the end of a line, but no line feed.
     for line in lines:
         if line.startswith("0::/"):
             return line.removeprefix("0::")
     raise Refusal(f"a cgroup v2 in {file}", "none", HINT)
 
 
-def _hierarchy(sysroot: str, path: str) -> Hierarchy:
-    """Return the cgroup v2 mount that shows ``path``."""
-    file = f"{sysroot}/proc/self/mountinfo"
-    found = None
-    for line in read_file(file, LIMIT).decode("utf-8", "surrogateescape").splitlines():
+def _mounted(sysroot: str) -> list[Hierarchy]:
+    """Return the cgroup v2 mounts of the host."""
+    found = []
+    text = read_file(f"{sysroot}/proc/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
+    for line in text.split("\n"):
         # proc_pid_mountinfo(5): id parent dev root mount options [tags] - type source options
         left, _, right = line.partition(" - ")
         fields = left.split(" ")
-        kind, _, rest = right.partition(" ")
-        if kind != "cgroup2" or len(fields) < 6:
-            continue
-        root = _unescape(fields[3])
-        if not f"{path}/".startswith(root.rstrip("/") + "/"):
-            continue
-        delegated = "nsdelegate" in rest.split(" ")[-1].split(",")
-        if found is None or len(root) < len(found.root):
-            found = Hierarchy(f"{sysroot}{_unescape(fields[4])}", root, delegated=delegated)
-    if found is None:
-        raise Refusal(f"a cgroup2 mount in {file} that shows {path[:200]!r}", "none", HINT)
+        if right.startswith("cgroup2 ") and len(fields) >= 6:
+            found.append(Hierarchy(_unescape(fields[4]), _unescape(fields[3])))
     return found
 
 
@@ -141,19 +128,32 @@ def _unescape(text: str) -> str:
     return text
 
 
-def _writable_mount(container: Container) -> str | None:
-    """Return where the container can write to a cgroup filesystem, None if nowhere."""
+def _check_reach(container: Container, places: list[str]) -> None:
+    """Raise Refusal if the container can write to a cgroup filesystem mounted at these places.
+
+    That the host mounts it with ``nsdelegate`` is no help: from a cgroup namespace below its own,
+    which takes no privilege in a user namespace, a container changes the limits on its own root
+    (measured on Linux 6.18).
+    """
+    expected = "a container that cannot change its own cap"
     for mount in container.mounts:
-        shown = mount.kind in {"cgroup", "cgroup2"} or (
-            mount.kind == "bind" and f"{mount.source}/".startswith("/sys/fs/cgroup/")
-        )
-        if shown and "ro" not in mount.options:
-            return mount.destination
-    return None
+        if _is_writable(mount, places):
+            found = f"a writable cgroup mount at {mount.destination[:200]!r}"
+            raise Refusal(expected, found, "mount it read-only, and nothing that it lies in")
+    if "CAP_SYS_ADMIN" in container.capabilities:
+        found = "CAP_SYS_ADMIN, with which it mounts cgroups for writing"
+        raise Refusal(expected, found, "start it without --privileged and without SYS_ADMIN")
 
 
-def _has_namespace(container: Container) -> bool:
-    """Whether the container gets a cgroup namespace of its own."""
-    return any(
-        entry.get("type") == "cgroup" and not entry.get("path") for entry in container.namespaces
-    )
+def _is_writable(mount: Mount, places: list[str]) -> bool:
+    """Whether a mount of the container brings a cgroup filesystem for writing."""
+    read_only = "ro" in mount.options and "rw" not in mount.options
+    if mount.kind != "bind":
+        return mount.kind in {"cgroup", "cgroup2"} and not read_only
+    source = os.path.realpath(mount.source).rstrip("/") + "/"
+    if any(source.startswith(f"{place}/") for place in places):
+        return not read_only
+    # Of what is mounted below a source, ``ro`` makes nothing read-only, and ``bind`` brings none.
+    recursive = "bind" not in mount.options or "rbind" in mount.options
+    brings = any(f"{place}/".startswith(source) for place in places)
+    return brings and recursive and "rro" not in mount.options

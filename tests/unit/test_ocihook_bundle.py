@@ -36,7 +36,7 @@ def test_last_of_duplicates_wins(tmp_path: Path) -> None:
 )
 def test_nul_that_cuts_a_variable(tmp_path: Path, entry: str) -> None:
     # runc 1.1.5 refuses it; crun 1.8.1 starts without the mask, or with the part before the NUL.
-    with pytest.raises(Refusal, match="process.env without NUL in"):
+    with pytest.raises(Refusal, match=r"process\.env without NUL in"):
         read(MINIMAL.replace('"A=1"', f'"HSA_CU_MASK=0:0-3", "{entry}"'), tmp_path)
 
 
@@ -103,7 +103,6 @@ def test_mount_that_shows_a_path(tmp_path: Path, path: str, destination: str | N
         (("linux", "resources", "devices"), [{"access": "rwm"}]),
         (("linux", "resources", "devices"), [{"allow": "true"}]),
         (("linux", "resources", "devices"), [{"allow": True, "major": "226"}]),
-        (("linux", "namespaces"), ["pid"]),
         (("hooks",), []),
     ],
 )

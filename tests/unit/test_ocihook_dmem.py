@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SECOND = "drm/0000:84:00.0/vram"
 MOUNTS = (
     "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
-    "30 22 0:26 {root} {place} rw,nosuid shared:4 - cgroup2 cgroup2 rw,{options}\n"
+    "30 22 0:26 {root} {place} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 )
 
 
@@ -228,9 +228,9 @@ def test_process_that_is_gone(scene: Scene) -> None:
         apply(scene)
 
 
-def place(scene: Scene, place: str, root: str = "/", options: str = "nsdelegate") -> None:
+def place(scene: Scene, place: str, root: str = "/") -> None:
     """Move the tree to another mount point."""
-    text = MOUNTS.format(root=root, place=place, options=options)
+    text = MOUNTS.format(root=root, place=place)
     write(scene.sysroot / "proc/self/mountinfo", text)
 
 
@@ -280,22 +280,67 @@ def test_blank_in_the_mount_point(scene: Scene) -> None:
     assert text == f"{REGION} {BYTES}\n"
 
 
-WRITABLE = {
-    "destination": "/sys/fs/cgroup",
-    "type": "cgroup",
-    "source": "cgroup",
-    "options": ["rw", "nosuid"],
-}
+def cgroup_mount(*options: str) -> dict:
+    kind = {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup"}
+    return {**kind, "options": ["nosuid", *options]}
 
 
-@pytest.mark.parametrize("mount", [WRITABLE, bind("/cg", "/sys/fs/cgroup", "rw")])
+@pytest.mark.parametrize(
+    "mount",
+    [
+        cgroup_mount(),
+        cgroup_mount("rw"),
+        bind("/cg", "/sys/fs/cgroup", "rw"),
+        bind("/cg", "/sys//fs/./cgroup/system.slice", "rw"),
+        bind("/cg", "/sys", "rw"),
+        bind("/cg", "/sys", "ro"),  # what lies below stays writable: mount(2), MS_RDONLY
+        bind("/cg", "/", "ro"),
+        {**bind("/cg", "/sys/fs"), "options": ["rw"]},
+    ],
+)
 def test_container_that_could_lift_its_cap(scene: Scene, mount: dict) -> None:
     scene.config["mounts"][1] = mount
-    apply(scene)  # a cgroup namespace on a host with nsdelegate keeps it from doing so
-    place(scene, "/sys/fs/cgroup", options="memory_recursiveprot")
     with pytest.raises(Refusal, match="a writable cgroup mount at"):
         apply(scene)
-    place(scene, "/sys/fs/cgroup")
-    scene.config["linux"]["namespaces"] = [{"type": "cgroup", "path": "/proc/1/ns/cgroup"}]
-    with pytest.raises(Refusal, match="a writable cgroup mount at"):
+
+
+def test_link_to_the_cgroups(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "innocent").symlink_to("/sys/fs")
+    scene.config["mounts"].append(bind("/x", tmp_path / "innocent", "rw"))
+    with pytest.raises(Refusal, match="a writable cgroup mount at '/x'"):
         apply(scene)
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        cgroup_mount("ro"),
+        bind("/cg", "/sys/fs/cgroup", "ro"),
+        bind("/cg", "/sys", "ro", "rro"),
+        {**bind("/cg", "/sys"), "options": ["bind", "rw"]},
+        bind("/cg", "/sys/fs/cgroup-tools", "rw"),
+        bind("/cg", "/srv", "rw"),
+    ],
+)
+def test_container_that_cannot_lift_its_cap(scene: Scene, mount: dict) -> None:
+    scene.config["mounts"][1] = mount
+    apply(scene)
+
+
+def test_container_that_may_mount_cgroups(scene: Scene) -> None:
+    scene.config["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
+    with pytest.raises(Refusal, match="CAP_SYS_ADMIN"):
+        apply(scene)
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_cgroup_name_with_what_ends_a_line_elsewhere(scene: Scene, end: str) -> None:
+    # The kernel takes every character but a line feed, and writes it as it is (Linux 6.18).
+    folder = scene.group.parent / f"a{end}b"
+    scene.group.rename(folder)
+    write(scene.group.parent / "a/dmem.max", f"{REGION} max\n")
+    name = GROUP.rsplit("/", 1)[0] + f"/a{end}b"
+    (scene.sysroot / "proc/4242/cgroup").write_text(f"0::/{name}\n", newline="")
+    apply(scene)
+    assert (folder / "dmem.max").read_text() == f"{REGION} {BYTES}\n"
+    assert (scene.group.parent / "a/dmem.max").read_text() == f"{REGION} max\n"
