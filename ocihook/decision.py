@@ -63,7 +63,7 @@ def _memory(require: str, pid: int, container: Container, share: Share, sysroot:
     from ocihook import libc
 
     try:
-        return f"the library, {libc.check(container)}"
+        return f"the library, {libc.check(container, share)}"
     except Refusal as refusal:
         refusal.args = (f"{refusal}{missing}",)
         raise

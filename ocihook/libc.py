@@ -10,17 +10,24 @@ from __future__ import annotations
 import os
 import stat
 
+from ocihook import environment
 from ocihook.elf import MACHINES, Elf, ElfError, glibc
+from ocihook.files import read_descriptor
 from ocihook.refusal import Refusal
 from ocihook.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ocihook.bundle import Container
+    from ocihook.share import Share
 
 LIBRARY = "/usr/local/vgpu/libamvgpu.so"
 VALUES = "/usr/local/vgpu/share.conf"
 OLDEST = (2, 34)
+MAX_AUDITORS = 8
+"""Of LD_AUDIT: with more than 12, the loader of glibc 2.36 leaves out all of them (measured)."""
+
+MAX_VALUES = 64 * 1024
 SHELL = "/bin/sh"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MAX_SCRIPTS = 5
@@ -36,17 +43,17 @@ HINT = (
 MOUNT_HINT = "give the container nothing at or above /usr/local/vgpu"
 
 
-def check(container: Container) -> str:
+def check(container: Container, share: Share) -> str:
     """Return what makes the library hold, as a text; raises Refusal where it would not load."""
-    if LIBRARY not in container.environment.get("LD_AUDIT", "").split(":"):
+    auditors = container.environment.get("LD_AUDIT", "").split(":")
+    if LIBRARY not in auditors[:MAX_AUDITORS] or len(auditors) > MAX_AUDITORS:
         found = repr(container.environment.get("LD_AUDIT", ""))[:200]
         hint = "start the container without an LD_AUDIT of its own"
-        raise Refusal(f"LD_AUDIT with {LIBRARY} in {container.where}", found, hint)
+        expected = f"LD_AUDIT with {LIBRARY} and at most {MAX_AUDITORS - 1} others"
+        raise Refusal(f"{expected} in {container.where}", found, hint)
     rootfs = Rootfs(container)
-    _open_mounted(VALUES, container, rootfs)
-    library = _open_mounted(LIBRARY, container, rootfs)
-    if library is None:
-        raise Refusal(f"an ELF library at {LIBRARY}", "another file", "install amd-cdi anew")
+    _check_values(container, share, rootfs)
+    library = _elf_library(container, rootfs)
     programs = [_entrypoint(container, rootfs)]
     if programs[0] != SHELL and _exists(rootfs, SHELL):
         programs.append(SHELL)
@@ -55,21 +62,52 @@ def check(container: Container) -> str:
     return f"glibc {oldest[0]}.{oldest[1]} or later"
 
 
-def _open_mounted(path: str, container: Container, rootfs: Rootfs) -> Elf | None:
-    """Look at a file that must be a bind mount of its own; return its headers if it is ELF."""
+def _check_values(container: Container, share: Share, rootfs: Rootfs) -> None:
+    """Raise Refusal unless the values that the library goes by are those of the share."""
+    descriptor = _open_mounted(VALUES, container, rootfs)
+    try:
+        data = read_descriptor(descriptor, MAX_VALUES, VALUES)
+    finally:
+        os.close(descriptor)
+    values: dict[str, str] = {}
+    for line in data.decode("utf-8", "surrogateescape").split("\n"):
+        name, _, value = line.partition("=")
+        if values.setdefault(name, value) != value or "\0" in line:
+            raise Refusal(f"each value once in {VALUES}", repr(line[:80]), MOUNT_HINT)
+    mount = container.mount_of(VALUES)
+    try:
+        environment.check(values, share, f"{mount.source[:200] if mount else VALUES}")
+    except Refusal as refusal:
+        refusal.args = (f"{refusal}, and without a mount at {VALUES} of its own",)
+        raise
+
+
+def _elf_library(container: Container, rootfs: Rootfs) -> Elf:
+    """Return the headers of the library."""
+    descriptor = _open_mounted(LIBRARY, container, rootfs)
+    try:
+        return Elf(descriptor)
+    except ElfError as error:
+        raise Refusal(f"an ELF library at {LIBRARY}", str(error), "install amd-cdi anew") from error
+    finally:
+        os.close(descriptor)
+
+
+def _open_mounted(path: str, container: Container, rootfs: Rootfs) -> int:
+    """Open a file that must be a bind mount of its own, and the only one at that path."""
+    expected = f"a bind mount at {path} in {container.where}"
     mount = container.mount_of(path)
     if mount is None or mount.destination != path or mount.kind != "bind":
         found = "no mount" if mount is None else f"the mount of {mount.source[:200]!r}"
-        raise Refusal(f"a bind mount at {path} in {container.where}", found, MOUNT_HINT)
+        raise Refusal(expected, found, MOUNT_HINT)
+    sources = [one.source for one in container.mounts if one.destination == path]
+    if len(set(sources)) > 1:
+        # Which of them is the share's cannot be told.
+        raise Refusal(expected, f"mounts of {' and '.join(sources)[:400]!r}", MOUNT_HINT)
     opened = rootfs.open(path)
     if opened is None:
         raise Refusal(f"the file {mount.source}", "none", "install amd-cdi anew")
-    try:
-        return Elf(opened[0])
-    except ElfError:
-        return None
-    finally:
-        os.close(opened[0])
+    return opened[0]
 
 
 def _entrypoint(container: Container, rootfs: Rootfs) -> str:
@@ -84,7 +122,7 @@ def _entrypoint(container: Container, rootfs: Rootfs) -> str:
             arguments = following
     name = arguments[0]
     for candidate in _candidates(name, container):
-        if _exists(rootfs, candidate):
+        if _exists(rootfs, candidate, or_folder="/" not in name):
             return candidate
     raise Refusal(f"the program {name[:200]!r} in the container's image", "none", HINT)
 
@@ -97,8 +135,9 @@ def _candidates(name: str, container: Container) -> list[str]:
     return [os.path.join(container.cwd, folder, name) for folder in folders.split(":")]
 
 
-def _exists(rootfs: Rootfs, path: str) -> bool:
-    opened = rootfs.open(path)
+def _exists(rootfs: Rootfs, path: str, *, or_folder: bool = False) -> bool:
+    """Whether a file is there that may be run; with ``or_folder`` a folder is passed over."""
+    opened = rootfs.open(path, or_folder=or_folder)
     if opened is None:
         return False
     mode = os.fstat(opened[0]).st_mode

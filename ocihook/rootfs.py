@@ -37,11 +37,12 @@ class Rootfs:
     def __init__(self, container: Container) -> None:
         self.container = container
 
-    def open(self, path: str) -> tuple[int, str] | None:
+    def open(self, path: str, *, or_folder: bool = False) -> tuple[int, str] | None:
         """Open a regular file by its path in the container, for reading.
 
-        Returns the descriptor and the path without links; None if nothing is there. Raises Refusal
-        for what is there but is no regular file, or cannot be looked at.
+        Returns the descriptor and the path without links; None if nothing is there, or, with
+        ``or_folder``, no more than a folder, which execvp passes over. Raises Refusal for what is
+        there but is no regular file, or cannot be looked at.
         """
         reached = self._walk(path)
         if reached is None:
@@ -49,6 +50,8 @@ class Rootfs:
         descriptor, real = reached
         try:
             mode = os.fstat(descriptor).st_mode
+            if or_folder and stat.S_ISDIR(mode):
+                return None
             if not stat.S_ISREG(mode):
                 found = f"{_kind(mode)} at {real[:200]!r}"
                 raise Refusal(f"a regular file at {path[:200]!r} in the container", found, HINT)

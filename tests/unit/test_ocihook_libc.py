@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from ocihook import libc
+from ocihook.arguments import parse
 from ocihook.bundle import Container
 from ocihook.elf import Elf, ElfError, glibc
 from ocihook.refusal import Refusal
 from ocihook.rootfs import Rootfs
-from tests.ocihook_scene import LIBRARY, VALUES, Scene, bind, write
+from tests.ocihook_scene import BYTES, LIBRARY, VALUES, Scene, bind, write
 
 GIB = 1024**3
 SOURCE = "int main(void) { return 0; }\n"
@@ -119,7 +120,9 @@ def judge(scene: Scene) -> str:
     scene.config["process"]["env"] = [f"{k}={v}" for k, v in scene.environment.items()]
     before = len(list(Path("/proc/self/fd").iterdir()))
     try:
-        return libc.check(Container(scene.config, str(scene.bundle)))
+        share = parse(scene.arguments()).share
+        assert share is not None
+        return libc.check(Container(scene.config, str(scene.bundle)), share)
     except Refusal as refusal:
         return f"- {refusal}"
     finally:
@@ -281,6 +284,15 @@ def test_program_on_the_path(scene: Scene) -> None:
     assert judge(scene).startswith("glibc 2.")
     scene.environment["PATH"] = "/usr/bin"
     assert "the program 'app' in the container's image, found none" in judge(scene)
+
+
+def test_folder_named_as_the_program_is_passed_over(scene: Scene, programs: Path) -> None:
+    scene.environment["PATH"] = "/opt:/bin"
+    scene.config["process"]["args"] = ["app"]
+    inside(scene, "/opt/app").mkdir(parents=True)
+    assert judge(scene).startswith("glibc 2.")
+    add(scene, "/bin/app", programs / "static")
+    assert "a static program at '/bin/app'" in judge(scene)
 
 
 def test_program_that_may_not_run_is_passed_over(scene: Scene, programs: Path) -> None:
@@ -478,6 +490,50 @@ def test_audit_without_the_library(scene: Scene, value: str) -> None:
 def test_audit_with_more_than_the_library(scene: Scene) -> None:
     scene.environment["LD_AUDIT"] = f"/opt/tool.so:{LIBRARY}"
     assert judge(scene).startswith("glibc 2.")
+
+
+@pytest.mark.parametrize("place", [0, 12])
+def test_audit_with_more_than_the_loader_takes(scene: Scene, place: int) -> None:
+    # glibc 2.36: "Failed loading 13 audit modules, 12 are supported.", and it loads none of them.
+    modules = [f"/opt/tool{number}.so" for number in range(12)]
+    scene.environment["LD_AUDIT"] = ":".join([*modules[:place], LIBRARY, *modules[place:]])
+    assert "at most 7 others" in judge(scene)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HIP_DEVICE_MEMORY_LIMIT_0", str(BYTES * 2)),
+        ("HSA_CU_MASK", "0:0-303"),
+        ("ROCR_VISIBLE_DEVICES", "GPU-0000000000000001"),
+        ("HSA_CU_MASK_SKIP_INIT", "1"),
+    ],
+)
+def test_values_of_another_share(scene: Scene, tmp_path: Path, name: str, value: str) -> None:
+    # The library goes by them, whatever the environment says.
+    other = {**scene.environment, name: value}
+    write(tmp_path / "other.conf", "".join(f"{k}={v}\n" for k, v in other.items()))
+    scene.config["mounts"][-1]["source"] = str(tmp_path / "other.conf")
+    assert name in judge(scene)
+    assert f"without a mount at {VALUES} of its own" in judge(scene)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\0", "HSA_CU_MASK=0:0-303\n{}", "{}HSA_CU_MASK=0:0-303\n", "{}\0\n", "x" * 70000]
+)
+def test_values_that_read_differently(scene: Scene, text: str) -> None:
+    scene.values.write_text(text.replace("{}", scene.values.read_text()))
+    assert judge(scene).startswith("- expected")
+
+
+@pytest.mark.parametrize("path", [LIBRARY, VALUES])
+@pytest.mark.parametrize("first", [True, False])
+def test_two_mounts_at_one_path(scene: Scene, tmp_path: Path, path: str, *, first: bool) -> None:
+    source = scene.library if path == LIBRARY else scene.values
+    shutil.copy(source, tmp_path / "another")
+    mounts = scene.config["mounts"]
+    mounts.insert(0 if first else len(mounts), bind(path, tmp_path / "another"))
+    assert f"expected a bind mount at {path}" in judge(scene)
 
 
 @pytest.mark.parametrize("path", [LIBRARY, VALUES])
