@@ -45,6 +45,10 @@ class HostPaths:
     usage_dir: Path | None
     """None where there is no filesystem of bounded size for usage regions."""
 
+    def values(self, share: str) -> str:
+        """Return the file with the values of a share."""
+        return f"{self.values_dir}/{share}.conf"
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -160,7 +164,8 @@ def _offer(share: Share, grants: Sequence[Grant], options: Options, host_paths: 
     env = [*visible, *_limits(share, grants), f"LD_AUDIT={CONTAINER_LIBRARY}"]
     if host_paths.usage_dir:
         env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
-    held = Held(share.name, tuple(env), _hook(share.name, grants, options), len(grants))
+    hook = _hook(share.name, grants, options, host_paths)
+    held = Held(share.name, tuple(env), hook, len(grants))
     edits |= _enforcement(held, options, host_paths)
     return Offer(share, {"name": share.name, "containerEdits": edits}, held)
 
@@ -254,7 +259,7 @@ def _enforcement(held: Held, options: Options, host_paths: HostPaths) -> Contain
     """Return the environment, mounts and hook of a share that is held to something."""
     mounts = [
         _mount(options.library_path, CONTAINER_LIBRARY, "ro"),
-        _mount(f"{host_paths.values_dir}/{held.name}.conf", CONTAINER_VALUES, "ro"),
+        _mount(host_paths.values(held.name), CONTAINER_VALUES, "ro"),
     ]
     if host_paths.usage_dir:
         mounts.append(_mount(f"{host_paths.usage_dir}/{held.name}", CONTAINER_USAGE, "rw"))
@@ -269,10 +274,11 @@ def _mount(host_path: str, container_path: str, access: str) -> Mount:
     }
 
 
-def _hook(name: str, grants: Sequence[Grant], options: Options) -> Hook:
+def _hook(name: str, grants: Sequence[Grant], options: Options, host_paths: HostPaths) -> Hook:
     args = [Path(options.hook_path).name, "run", "--share", name, "--require", options.require]
     if options.allow_extra_devices:
         args.append("--allow-extra-devices")
+    args += ["--library", options.library_path, "--values", host_paths.values(name)]
     for index, (grant, token) in enumerate(zip(grants, rocr_tokens(grants), strict=True)):
         partition = grant.partition
         fields = [

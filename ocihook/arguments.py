@@ -10,10 +10,10 @@ from ocihook.share import HINT, Share, parse_gpu
 
 POLICIES = ("any", "dmem", "library", "none")
 FLAG = "--allow-extra-devices"
-VALUED = ("--share", "--require", "--deadline", "--sysroot")
+VALUED = ("--share", "--require", "--library", "--values", "--deadline", "--sysroot")
 USAGE = (
-    "run [--share NAME --gpu FIELDS ... [--require any|dmem|library|none] "
-    "[--allow-extra-devices]] [--deadline SECONDS] [--sysroot DIR]"
+    "run [--share NAME --gpu FIELDS ... [--require any|dmem|library|none] [--library FILE] "
+    "[--values FILE] [--allow-extra-devices]] [--deadline SECONDS] [--sysroot DIR]"
 )
 
 
@@ -44,7 +44,10 @@ def parse(argv: list[str]) -> Arguments:
     arguments.deadline = _seconds(values.pop("--deadline", "5"))
     arguments.sysroot = values.pop("--sysroot", "").rstrip("/")
     if "--share" in values:
-        arguments.share = Share(_name(values["--share"]), [parse_gpu(text) for text in gpus])
+        share = Share(_name(values["--share"]), [parse_gpu(text) for text in gpus])
+        share.library = _file(values, "--library")
+        share.values = _file(values, "--values")
+        arguments.share = share
         arguments.require = _policy(values.get("--require", "any"))
         arguments.allow_extra_devices = FLAG in values
     elif values or gpus:
@@ -74,6 +77,13 @@ def _name(text: str) -> str:
     if not text or len(text) > 253 or not text.isprintable():
         raise Refusal("--share with a device name of CDI", repr(text[:80]), HINT)
     return text
+
+
+def _file(values: dict[str, str], option: str) -> str | None:
+    path = values.get(option)
+    if path is not None and not path.startswith("/"):
+        raise Refusal(f"{option} with an absolute path", repr(path[:80]), HINT)
+    return path
 
 
 def _policy(text: str) -> str:

@@ -28,7 +28,9 @@ def decide(arguments: Arguments, state: State) -> str:
     if share is None:
         raise Refusal("--share in the share's arguments", "none", "write them anew")
     environment.check(container.environment, share, container.where)
-    if not arguments.allow_extra_devices:
+    # An index counts the GPUs that the container can open: with another one, it is another GPU's.
+    by_index = any(not gpu.rocr.startswith("GPU-") for gpu in share.gpus)
+    if by_index or not arguments.allow_extra_devices:
         devices.check(container, share, arguments.sysroot)
     held = _memory(arguments.require, state.pid, container, share, arguments.sysroot)
     return f"share {share.name}: memory held by {held}"

@@ -53,7 +53,7 @@ def check(container: Container, share: Share) -> str:
         raise Refusal(f"{expected} in {container.where}", found, hint)
     rootfs = Rootfs(container)
     _check_values(container, share, rootfs)
-    library = _elf_library(container, rootfs)
+    library = _elf_library(container, share, rootfs)
     programs = [_entrypoint(container, rootfs)]
     if programs[0] != SHELL and _exists(rootfs, SHELL):
         programs.append(SHELL)
@@ -64,7 +64,7 @@ def check(container: Container, share: Share) -> str:
 
 def _check_values(container: Container, share: Share, rootfs: Rootfs) -> None:
     """Raise Refusal unless the values that the library goes by are those of the share."""
-    descriptor = _open_mounted(VALUES, container, rootfs)
+    descriptor = _open_mounted(VALUES, share.values, container, rootfs)
     try:
         data = read_descriptor(descriptor, MAX_VALUES, VALUES)
     finally:
@@ -82,9 +82,9 @@ def _check_values(container: Container, share: Share, rootfs: Rootfs) -> None:
         raise
 
 
-def _elf_library(container: Container, rootfs: Rootfs) -> Elf:
+def _elf_library(container: Container, share: Share, rootfs: Rootfs) -> Elf:
     """Return the headers of the library."""
-    descriptor = _open_mounted(LIBRARY, container, rootfs)
+    descriptor = _open_mounted(LIBRARY, share.library, container, rootfs)
     try:
         return Elf(descriptor)
     except ElfError as error:
@@ -93,8 +93,12 @@ def _elf_library(container: Container, rootfs: Rootfs) -> Elf:
         os.close(descriptor)
 
 
-def _open_mounted(path: str, container: Container, rootfs: Rootfs) -> int:
-    """Open a file that must be a bind mount of its own, and the only one at that path."""
+def _open_mounted(path: str, own: str | None, container: Container, rootfs: Rootfs) -> int:
+    """Open a file that must be a bind mount of its own, and the only one at that path.
+
+    ``own`` is the only file of the host that may be mounted there, and not for writing: some
+    engines let a mount of the user's take the place of the one that CDI gives.
+    """
     expected = f"a bind mount at {path} in {container.where}"
     mount = container.mount_of(path)
     if mount is None or mount.destination != path or mount.kind != "bind":
@@ -104,6 +108,10 @@ def _open_mounted(path: str, container: Container, rootfs: Rootfs) -> int:
     if len(set(sources)) > 1:
         # Which of them is the share's cannot be told.
         raise Refusal(expected, f"mounts of {' and '.join(sources)[:400]!r}", MOUNT_HINT)
+    if own is not None and os.path.realpath(mount.source) != os.path.realpath(own):
+        raise Refusal(f"{own} at {path}", f"the mount of {mount.source[:200]!r}", MOUNT_HINT)
+    if own is not None and "ro" not in mount.options:
+        raise Refusal(f"{expected} that is read-only", repr(mount.options)[:200], MOUNT_HINT)
     opened = rootfs.open(path)
     if opened is None:
         raise Refusal(f"the file {mount.source}", "none", "install amd-cdi anew")

@@ -48,7 +48,7 @@ class Gpu:
 class Share:
     """A share: its name and its GPUs in container-local order."""
 
-    __slots__ = ("gpus", "name")
+    __slots__ = ("gpus", "library", "name", "values")
 
     def __init__(self, name: str, gpus: list[Gpu]) -> None:
         """Check that the GPUs are numbered from 0 without a gap."""
@@ -59,6 +59,10 @@ class Share:
             raise Refusal(f"--gpu in the order index=0 to {len(gpus) - 1}", found, HINT)
         self.name = name
         self.gpus = gpus
+        self.library: str | None = None
+        """The library on the host, which alone may be mounted as the library."""
+        self.values: str | None = None
+        """The file of the share's values on the host, likewise."""
 
     def bytes_by_pci(self) -> dict[str, int]:
         """Return the bytes for each PCI device; partitions of one GPU share its memory region."""

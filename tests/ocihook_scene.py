@@ -152,6 +152,7 @@ class Scene:
         words = ["run", "--share", "share-a", "--require", self.require]
         for gpu in self.gpus:
             words += ["--gpu", gpu]
+        words += ["--library", str(self.library), "--values", str(self.values)]
         return [*words, "--sysroot", str(self.sysroot), *extra]
 
     def run(self, command: list[str], *extra: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ocihook.install import install
-from tests.ocihook_scene import BYTES, CAPACITY, PCI, REGION, ROCR, Scene, bind, write
+from tests.ocihook_scene import BYTES, CAPACITY, PCI, REGION, ROCR, Scene, bind, device, write
 
 SYSTEM = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
 
@@ -75,6 +75,43 @@ def test_dmem_holds(scene: Scene, hook: list[str]) -> None:
 def test_library_holds(scene: Scene, hook: list[str]) -> None:
     result = with_image(scene).lay(dmem=False).run(hook)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", ["library", "values"])
+def test_a_mount_of_the_users_own_is_not_the_shares(
+    scene: Scene, hook: list[str], tmp_path: Path, name: str
+) -> None:
+    """Docker lets a mount of the user's take the place of the one that CDI gives."""
+    own = getattr(with_image(scene).lay(dmem=False), name)
+    other = tmp_path / "other"
+    shutil.copyfile(own, other)
+    for mount in scene.config["mounts"]:
+        if mount["source"] == str(own):
+            mount["source"] = str(other)
+    reason = refused(scene.lay_bundle().run(hook))
+    assert f"expected {own} at /usr/local/vgpu/" in reason
+    assert str(other) in reason
+
+
+@pytest.mark.parametrize("name", ["library", "values"])
+def test_a_mount_that_can_be_written_is_not_the_shares(
+    scene: Scene, hook: list[str], name: str
+) -> None:
+    own = getattr(with_image(scene).lay(dmem=False), name)
+    for mount in scene.config["mounts"]:
+        if mount["source"] == str(own):
+            mount["options"] = ["bind", "rw"]
+    assert "read-only" in refused(scene.lay_bundle().run(hook))
+
+
+def test_an_index_needs_every_other_gpu_away(scene: Scene, hook: list[str]) -> None:
+    """It counts the GPUs that the container can open: beside another it names that one."""
+    scene.environment["ROCR_VISIBLE_DEVICES"] = "0"
+    scene.gpus = [gpu.replace(ROCR, "0") for gpu in scene.gpus]
+    assert scene.lay().run(hook, "--allow-extra-devices").returncode == 0
+    scene.config["linux"]["devices"].append(device("/dev/dri/renderD200", 226, 200))
+    reason = refused(scene.lay().run(hook, "--allow-extra-devices"))
+    assert "/dev/dri/renderD200" in reason
 
 
 def test_nothing_to_hold_where_there_is_no_memory(scene: Scene, hook: list[str]) -> None:

@@ -509,11 +509,10 @@ def test_audit_with_more_than_the_loader_takes(scene: Scene, place: int) -> None
         ("HSA_CU_MASK_SKIP_INIT", "1"),
     ],
 )
-def test_values_of_another_share(scene: Scene, tmp_path: Path, name: str, value: str) -> None:
+def test_values_of_another_share(scene: Scene, name: str, value: str) -> None:
     # The library goes by them, whatever the environment says.
     other = {**scene.environment, name: value}
-    write(tmp_path / "other.conf", "".join(f"{k}={v}\n" for k, v in other.items()))
-    scene.config["mounts"][-1]["source"] = str(tmp_path / "other.conf")
+    write(scene.values, "".join(f"{k}={v}\n" for k, v in other.items()))
     assert name in judge(scene)
     assert f"without a mount at {VALUES} of its own" in judge(scene)
 

@@ -112,6 +112,10 @@ def test_a_share_is_held_by_environment_mounts_and_hook() -> None:
         "share-a",
         "--require",
         "any",
+        "--library",
+        "/usr/local/lib/amd-cdi/libamvgpu.so",
+        "--values",
+        "/var/lib/amd-cdi/shares/share-a.conf",
         "--gpu",
         "pci=0000:05:00.0,index=0,rocr=GPU-8e1bb56457addd1b,cus=8-79,count=304,atom=8,"
         "bytes=51539607552,render=128,card=1",
@@ -228,6 +232,10 @@ def test_a_hook_without_a_share_finds_the_arguments_line_by_line() -> None:
         "--require",
         "any",
         "--allow-extra-devices",
+        "--library",
+        "/usr/local/lib/amd-cdi/libamvgpu.so",
+        "--values",
+        "/var/lib/amd-cdi/shares/share-a.conf",
         "--gpu",
         "pci=0000:05:00.0,index=0,rocr=GPU-8e1bb56457addd1b,cus=0-7,count=304,atom=8,"
         "bytes=1073741824,render=128,card=1",
