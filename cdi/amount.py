@@ -56,6 +56,11 @@ def parse_memory(text: str) -> Amount:
     return Amount(int(digits) * UNITS[unit], percent=False)
 
 
+def format_mib(count: int) -> str:
+    """Return bytes in whole MiB, rounded down: what is free must not seem more than it is."""
+    return f"{count // MIB} MiB" if count >= MIB or not count else f"{count} B"
+
+
 def format_bytes(count: int) -> str:
     """Return bytes for people, in the largest unit that loses nothing, or rounded to 0.1 GiB."""
     if count >= MIB << 10:

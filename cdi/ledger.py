@@ -80,9 +80,15 @@ def load(state_dir: Path, known: tuple[bytes, Ledger] | None = None) -> Ledger:
     except MALFORMED as error:
         raise PermanentError(
             f"the ledger {path} is damaged: {error}",
-            f"restore it with: cp {path}.previous {path} — or, if no container with a share runs, "
-            "move it away to start with no shares",
+            f"{_restoring(path)}; if no container with a share runs, it can be moved away instead",
         ) from error
+
+
+def _restoring(path: Path) -> str:
+    previous = path.with_name(f"{path.name}.previous")
+    if previous.exists():
+        return f"restore it with: cp {previous} {path}"
+    return f"there is no {previous.name} to restore it from: put back a copy of your own"
 
 
 def encode(ledger: Ledger, lines: dict[str, tuple[Share, str]] | None = None) -> bytes:

@@ -46,11 +46,6 @@ class Partition:
         """CUs that can only be granted together."""
         return cumask.atom_size(self.gfx_target_version, self.xccs)
 
-    @property
-    def grantable_cus(self) -> int:
-        """CUs in whole atoms, the most that shares of this partition can hold in all."""
-        return self.cus // self.atom * self.atom
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cdi import cumask
-from cdi.amount import ALL, MIB, Amount, format_bytes
+from cdi.amount import ALL, MIB, Amount, format_mib
 from cdi.errors import PermanentError
 from cdi.names import gpu_names, label, partition_names
 from cdi.node import Gpu, Node, Partition
@@ -163,9 +163,9 @@ def _slice(want: Want, taken_cus: int, taken_memory: int, memory_scale: float) -
     available = int(partition.vram_bytes * memory_scale) - taken_memory
     if memory > available:
         raise PermanentError(
-            f"{where}: {format_bytes(memory)} of memory was asked for, and "
-            f"{format_bytes(max(0, available))} of {format_bytes(partition.vram_bytes)} is free",
-            "ask for less with --memory, or remove a share",
+            f"{where}: {format_mib(memory)} of memory was asked for, and "
+            f"{format_mib(max(0, available))} of {format_mib(partition.vram_bytes)} is free",
+            f"ask for at most {format_mib(max(0, available))} with --memory, or remove a share",
         )
     return _at(want.gpu, partition, _cus(want, taken_cus, memory, where), memory)
 
@@ -177,9 +177,9 @@ def _memory(want: Want, where: str, memory_scale: float) -> int:
     if want.memory.percent and want.memory.value < 100:
         memory = memory // MIB * MIB
     if memory > vram * memory_scale:
-        has = format_bytes(vram) if vram else "no VRAM of its own"
+        has = format_mib(vram) if vram else "no VRAM of its own"
         raise PermanentError(
-            f"{where}: {format_bytes(memory)} of memory was asked for, and the GPU has {has}",
+            f"{where}: {format_mib(memory)} of memory was asked for, and the GPU has {has}",
             "ask for less with --memory" if vram else "leave --memory out",
         )
     return memory

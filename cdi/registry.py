@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any, cast
 
@@ -109,21 +110,19 @@ def load_all(directories: Iterable[Path]) -> tuple[list[Entry], list[str]]:
     return entries, skipped
 
 
-def rivals(entries: Sequence[Entry]) -> list[tuple[Path, str]]:
-    """Return, for each file and device that stands in another file of its directory too, why.
+def rivals(entries: Sequence[Entry]) -> dict[Path, list[str]]:
+    """Return, by file, a line for each other file of its directory that has devices of its names.
 
-    Runtimes use neither of the two.
+    Runtimes use neither of two devices of one name.
     """
-    places: dict[tuple[Path, str], list[Path]] = {}
-    for entry in entries:
-        for name in entry.devices:
-            places.setdefault((entry.path.parent, name), []).append(entry.path)
-    return [
-        (path, f"device {name!r} stands in {' and '.join(map(str, paths))}: runtimes use neither")
-        for (_, name), paths in places.items()
-        if len(paths) > 1
-        for path in paths
-    ]
+    found: dict[Path, list[str]] = {}
+    for one, other in permutations(entries, 2):
+        common = one.devices.keys() & other.devices.keys()
+        if common and one.path.parent == other.path.parent:
+            names = ", ".join(name for name in one.devices if name in common)
+            line = f"{other.path} has the devices {names} as well, and runtimes use neither"
+            found.setdefault(one.path, []).append(line)
+    return found
 
 
 def find(entries: Sequence[Entry], qualified: str) -> tuple[Entry, Device]:

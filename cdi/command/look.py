@@ -34,7 +34,8 @@ def list_devices(
     entries, skipped = registry.load_all(directories)
     if not entries:
         skipped.append(f"no CDI spec in {' or '.join(map(str, directories))}")
-    output.warn(skipped)
+    rivals = registry.rivals(entries)
+    output.warn([*skipped, *(f"{path}: {line}" for path in rivals for line in rivals[path])])
     names = list(dict.fromkeys(name for entry in entries for name in entry.devices))
     if as_json:
         output.document(names)
@@ -85,8 +86,8 @@ def validate(
                 entries.append(registry.load(path))
         except PermanentError as error:
             findings[str(path)] = [str(error)]
-    for path, rivalry in registry.rivals(entries):
-        findings[str(path)].append(rivalry)
+    for path, lines in registry.rivals(entries).items():
+        findings[str(path)] += lines
     if as_json:
         output.document(findings)
     else:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import yaml
 
 from cdi import ledger, registry
+from cdi.store import LOCK_FILE
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, Result
 
@@ -55,7 +56,7 @@ def test_64_commands_at_once_lose_nothing(on: MakeHost) -> None:
         assert told[f"amd.com/gpu={share['name']}"] == share["slices"]
     assert offered(host) >= set(booked(host))
     assert host.run("diff").done()
-    assert sorted(path.name for path in host.spec_dir.iterdir()) == ["amd.com-gpu.yaml"]
+    assert {path.name for path in host.spec_dir.iterdir()} == {"amd.com-gpu.yaml", LOCK_FILE}
     assert {path.stem for path in (host.state_dir / "shares").iterdir()} == set(booked(host))
 
 
@@ -105,7 +106,7 @@ def test_killed_commands_leave_the_old_or_the_new(radeons: Host) -> None:
     assert died > KILLS // 3, "the kills came too late to prove anything"
     radeons.generate().done()
     assert {name for name in offered(radeons) if name.startswith("share-")} == set(booked(radeons))
-    assert [path.name for path in radeons.spec_dir.iterdir()] == ["amd.com-gpu.yaml"]
+    assert {path.name for path in radeons.spec_dir.iterdir()} == {"amd.com-gpu.yaml", LOCK_FILE}
     assert {path.stem for path in (radeons.state_dir / "shares").iterdir()} == set(booked(radeons))
     assert radeons.run("validate").done()
 

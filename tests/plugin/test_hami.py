@@ -311,7 +311,7 @@ def test_a_pod_that_hami_did_not_schedule_gets_whole_gpus(tmp_path: Path) -> Non
         # And the reverse: what is whole somebody's is not shared.
         shared = bind(it.server, "shared", [Ask(cores=25, memory=1024)])
         with pytest.raises(
-            grpc.RpcError, match=r"1 GiB of memory was asked for, and 0 MiB of 24\.0 GiB is free"
+            grpc.RpcError, match=r"1024 MiB of memory was asked for, and 0 MiB of 24560 MiB is free"
         ):
             admit(it, shared, [Ask()])
         second = bind(

@@ -141,6 +141,7 @@ SLICE = json.loads(ledger.encode(FULL))["shares"][0]["slices"][0]
 def test_a_damaged_ledger_says_how_to_restore_it(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "ledger.json"
     path.write_bytes(data)
+    (tmp_path / "ledger.json.previous").touch()
     if data == broken(options={}):
         assert ledger.load(tmp_path).options == Options()
         return
@@ -149,3 +150,9 @@ def test_a_damaged_ledger_says_how_to_restore_it(tmp_path: Path, data: bytes) ->
     assert f"the ledger {path} is damaged" in str(caught.value)
     assert f"cp {path}.previous {path}" in str(caught.value)
     assert path.read_bytes() == data
+
+
+def test_a_first_ledger_has_none_before_it(tmp_path: Path) -> None:
+    (tmp_path / "ledger.json").write_bytes(b"{")
+    with pytest.raises(PermanentError, match=r"there is no ledger\.json\.previous"):
+        ledger.load(tmp_path)

@@ -146,7 +146,9 @@ def test_rivals_are_two_files_of_one_directory(tmp_path: Path) -> None:
     spec_file(tmp_path / "etc/b.json", "x")
     spec_file(tmp_path / "run/a.json", "y")
     entries, _ = registry.load_all([tmp_path / "etc", tmp_path / "run"])
-    assert [(path.name, "'amd.com/gpu=x'" in why) for path, why in registry.rivals(entries)] == [
-        ("a.json", True),
-        ("b.json", True),
-    ]
+    etc = tmp_path / "etc"
+    why = "has the devices amd.com/gpu=x as well, and runtimes use neither"
+    assert registry.rivals(entries) == {
+        etc / "a.json": [f"{etc / 'b.json'} {why}"],
+        etc / "b.json": [f"{etc / 'a.json'} {why}"],
+    }
