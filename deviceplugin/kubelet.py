@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 from inotify_simple import INotify, flags
 
+from cdi.errors import AmdCdiError
 from cdi.files import make_directory, os_error
 from deviceplugin.log import log
 from deviceplugin.service import Backend, handler, register
@@ -28,6 +29,8 @@ REGISTER_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 LOOK_SECONDS = 30.0
 """How long events may stay away before the directory is looked at all the same."""
+
+WATCHED = flags.CREATE | flags.MOVED_TO | flags.DELETE
 
 WORKERS = 8
 """Calls that are served at once: kubelet makes one at a time, besides its streams."""
@@ -47,6 +50,8 @@ class Endpoint:
     """The socket that is served."""
     kubelet: Identity | None = None
     """The socket of the kubelet that knows of it."""
+    told: str | None = ""
+    """Why it could not be registered, as the log has it."""
 
     @property
     def socket(self) -> Path:
@@ -90,6 +95,7 @@ class Kubelet:
         self._lock = threading.Lock()
         self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
+        self._told = ""
 
     def offer(self, resources: frozenset[str]) -> None:
         """Serve these resources besides those that are served already."""
@@ -106,16 +112,12 @@ class Kubelet:
 
     def run(self) -> None:
         """Serve and register until stopped."""
-        make_directory(self._directory)
         with INotify(inheritable=False, nonblocking=True) as events:
-            events.add_watch(
-                self._directory, flags.CREATE | flags.MOVED_TO | flags.DELETE | flags.DELETE_SELF
-            )
             poll = select.poll()
             poll.register(events.fileno(), select.POLLIN)
             poll.register(self._waker, select.POLLIN)
             while not self._stopping:
-                settled = self._settle()
+                settled = self._watch(events) and self._settle()
                 poll.poll((LOOK_SECONDS if settled else RETRY_SECONDS) * 1000)
                 events.read(timeout=0)
                 try:
@@ -124,6 +126,23 @@ class Kubelet:
                     continue
         for endpoint in self._endpoints.values():
             endpoint.stop()
+
+    def _watch(self, events: INotify) -> bool:
+        """Watch the directory; say whether it could be done.
+
+        Again each time, as the directory may have been made anew; otherwise it does nothing. Our
+        own socket keeps a removed directory alive, so only its parent tells of that.
+        """
+        try:
+            make_directory(self._directory)
+            events.add_watch(self._directory.parent, WATCHED)
+            events.add_watch(self._directory, WATCHED)
+        except (AmdCdiError, OSError) as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                log.warning("kubelet's directory %s cannot be watched: %s", self._directory, error)
+            return False
+        return True
 
     def _settle(self) -> bool:
         """Make every resource served and registered; say whether that is so now."""
@@ -150,10 +169,13 @@ class Kubelet:
                 )
             except Exception as error:  # noqa: BLE001 -- whatever it was, it is tried again
                 reason = error.details() if isinstance(error, grpc.RpcError) else str(error)
-                log.warning("kubelet does not take %s yet: %s", endpoint.resource, reason)
+                if reason != endpoint.told:
+                    log.warning("kubelet does not take %s yet: %s", endpoint.resource, reason)
+                endpoint.told = reason
                 settled = False
                 continue
             endpoint.kubelet = kubelet
+            endpoint.told = ""
             took = time.monotonic() - began
             log.info("registered %s with kubelet in %.0f ms", endpoint.resource, took * 1000)
         return settled

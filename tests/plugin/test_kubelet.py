@@ -114,6 +114,17 @@ def test_a_socket_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
         assert it.kubelet.allocate(["0000:03:00.0#0"]).cdi_devices
 
 
+def test_a_directory_that_is_made_anew_is_watched_again(tmp_path: Path) -> None:
+    with scene(tmp_path, "rx7900xtx", cluster=False) as it:
+        it.kubelet.stop()
+        for entry in it.kubelet.directory.iterdir():
+            entry.unlink()
+        it.kubelet.directory.rmdir()
+        time.sleep(0.3)
+        it.kubelet.start()
+        it.kubelet.await_devices(seconds=5)
+
+
 def test_health_goes_both_ways(tmp_path: Path) -> None:
     with scene(tmp_path, "rx7900xtx", cluster=False) as it:
         known = it.kubelet.await_devices()
