@@ -21,6 +21,8 @@ T = TypeVar("T")
 LOCK_SECONDS = 60.0
 """How long a writer waits for the others; each holds the lock for well under a second."""
 
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
 MAX_UNSYNCED = 64
 """Files that are open at most, waiting to be synced together."""
 
@@ -144,12 +146,13 @@ class Staging:
         try:
             if _unchanged(target, data):
                 return False
-            temporary = self._stage(target)
-            descriptor = os.open(
-                temporary,
-                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-                0o600,
-            )
+            temporary = _beside(target)
+            try:
+                descriptor = os.open(temporary, NEW, 0o600)
+            except FileExistsError:
+                # Left over by a process that died.
+                temporary.unlink()
+                descriptor = os.open(temporary, NEW, 0o600)
             self.renames.append((temporary, target))
             self.unsynced.append((descriptor, target))
             with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -163,8 +166,9 @@ class Staging:
 
     def keep(self, source: Path, target: Path) -> None:
         """Let ``target`` be the file that ``source`` is now, before that is replaced."""
+        temporary = _beside(target)
         try:
-            temporary = self._stage(target)
+            temporary.unlink(missing_ok=True)
             temporary.hardlink_to(source)
         except FileNotFoundError:
             return
@@ -176,10 +180,13 @@ class Staging:
         """Put every file in its place and make that durable."""
         try:
             self._sync()
-            for temporary, target in self.renames:
+            directories = {target.parent for _, target in self.renames}
+            while self.renames:
+                temporary, target = self.renames[0]
                 temporary.rename(target)
-            if self.renames:
-                _at_once(sync_directory, {target.parent for _, target in self.renames})
+                del self.renames[0]
+            if directories:
+                _at_once(sync_directory, directories)
         except OSError as error:
             raise os_error("replace", error.filename2 or error.filename or "", error) from error
         finally:
@@ -193,13 +200,6 @@ class Staging:
                 temporary.unlink()
         self.renames.clear()
 
-    def _stage(self, target: Path) -> Path:
-        """Return where what shall replace the target is made, with nothing in the way."""
-        temporary = target.with_name(f".{target.name}.new")
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        return temporary
-
     def _sync(self) -> None:
         if self.unsynced:
             _at_once(_sync_file, self.unsynced)
@@ -208,6 +208,11 @@ class Staging:
     def _close(self) -> None:
         while self.unsynced:
             os.close(self.unsynced.pop()[0])
+
+
+def _beside(target: Path) -> Path:
+    """Return where what shall replace the target is made."""
+    return target.with_name(f".{target.name}.new")
 
 
 @contextmanager

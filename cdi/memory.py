@@ -41,6 +41,10 @@ class Memory:
     pieces: dict[str, Piece] = field(default_factory=dict)
     values: dict[str, spec.Held] = field(default_factory=dict)
     """The shares whose values this process wrote or compared."""
+    names: set[str] = field(default_factory=set)
+    """The files in the directory of values."""
+    stamp: int = 0
+    """When that directory was changed last, in ns: at another time the names are read anew."""
 
     def offers_for(self, basis: object) -> spec.Offers:
         """Return the offers that were made from this basis, and shall be."""

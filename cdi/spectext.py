@@ -55,10 +55,8 @@ def join(spec: Spec, items: Sequence[bytes], form: str) -> bytes:
     """Return what ``encode`` does, with the devices of the spec, at least one, written out."""
     bare = encode({**spec, "devices": []}, form)
     if form == "json":
-        head, separator, tail = bare.removesuffix(b"[]\n}\n") + b"[\n", b",\n", b"\n  ]\n}\n"
-    else:
-        head, separator, tail = bare.removesuffix(b" []\n") + b"\n", b"", b""
-    return b"".join((head, separator.join(items), tail))
+        return b"".join((bare.removesuffix(b"[]\n}\n"), b"[\n", b",\n".join(items), b"\n  ]\n}\n"))
+    return b"".join((bare.removesuffix(b" []\n"), b"\n", *items))
 
 
 def _mapping(mapping: Mapping[str, object], first: str, indent: str, lines: list[str]) -> None:

@@ -172,7 +172,8 @@ def update(
         made = draft(node, after, paths, frozenset({old_spec.name, new_spec.name}), memory)
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
-        present = names_in(paths.values_dir)
+        known = paths.values_dir.stat().st_mtime_ns == memory.stamp
+        present = memory.names if known else names_in(paths.values_dir)
         wanted = {f"{one.name}{suffix}" for one in made.held for suffix in (".conf", ".args")}
         with staging() as staged:
             for name, data in _values(made.held, memory, wanted - present):
@@ -192,6 +193,8 @@ def update(
         keep = {share.name for share in made.shares}
         stale = {name for name in present - wanted if name.rpartition(".")[0] not in keep}
         usage.remove(paths.values_dir, stale)
+        memory.names = (present | wanted) - stale
+        memory.stamp = paths.values_dir.stat().st_mtime_ns
         if usage.bounded(paths.usage_dir):
             usage.remove(paths.usage_dir, names_in(paths.usage_dir) - keep)
     return replace(made, changed=changed)

@@ -306,7 +306,7 @@ class Hami:
             made = self.books.change(add, LOCK_SECONDS)
         except PermanentError as error:
             raise PermanentError(error.message, "see: amd-cdi share list") from error
-        if not any(device["name"] == name for device in made.document["devices"]):
+        if name not in self.books.memory.pieces:
             self._undo(name)
             raise PermanentError(
                 f"the share {name} cannot be offered: {'; '.join(made.warnings)[:500]}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -135,6 +136,9 @@ def run(
     if not reconciled.wait(START_SECONDS):
         log.log.warning("the API server does not answer: kubelet is served from the ledger")
     kubelet.offer(inventory.resources)
+    # What is there now stays: the collector need not walk through it time and again.
+    gc.collect()
+    gc.freeze()
     log.log.info(
         "serving %d GPUs or partitions of node %s in %s",
         len(units),
