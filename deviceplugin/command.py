@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -12,7 +11,7 @@ from functools import partial
 
 from cdi.errors import AmdCdiError
 from cdi.store import Paths, missing
-from deviceplugin import cluster, devices, health, log
+from deviceplugin import cluster, devices, health, heap, log
 from deviceplugin.allocate import Allocator, Hami, WholeGpus
 from deviceplugin.announce import Announcer
 from deviceplugin.books import Books
@@ -33,6 +32,7 @@ START_SECONDS = 10.0
 def main() -> None:
     """Run until told to stop: exit status 0, 1 if it could not start, 2 if used wrongly."""
     options = parse(sys.argv[1:], os.environ)
+    heap.confine()
     log.configure(options.log_format, options.log_level)
     stopping = threading.Event()
     try:
@@ -136,9 +136,7 @@ def run(
     if not reconciled.wait(START_SECONDS):
         log.log.warning("the API server does not answer: kubelet is served from the ledger")
     kubelet.offer(inventory.resources)
-    # What is there now stays: the collector need not walk through it time and again.
-    gc.collect()
-    gc.freeze()
+    heap.settle()
     log.log.info(
         "serving %d GPUs or partitions of node %s in %s",
         len(units),
