@@ -6,6 +6,8 @@ shorter, so that many cases are tried.
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 
 from cdi import topology
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
+from cdi.files import lock
 from cdi.store import Paths
 from deviceplugin import allocate, claims, devices, errands, nodelock, pods
 from deviceplugin.allocate import Hami
@@ -246,6 +249,38 @@ def test_real_deadlines_keep_to_ten_seconds(tmp_path: Path) -> None:
         settle(it)
         assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "failed"
         assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
+
+
+def test_books_that_another_process_keeps_are_waited_for_and_given_up(tmp_path: Path) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        with lock(tmp_path / "var/lib/amd-cdi"):
+            error = admit(it, document)
+        assert isinstance(error, TemporaryError)
+        assert "another process has held the lock" in error.message
+        assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "failed"
+        assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
+        after = bind(it.server, "two", [Ask(cores=25, memory=1024)])
+        assert isinstance(admit(it, after), str)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            error = admit(it, document)
+        assert isinstance(error, TemporaryError)
+        assert "No space left on device" in error.message
+        assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "failed"
+        settle(it)
+        assert in_order(it)
+        after = bind(it.server, "two", [Ask(cores=25, memory=1024)])
+        assert isinstance(admit(it, after), str)
+
+
+def full(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_an_outage_longer_than_the_lock_leaves_it_to_expire(
