@@ -86,7 +86,16 @@ def run(
         turn = threading.Lock()
         pods = Pods()
         reconciler = Reconciler(
-            books, inventory, api, pods, chores, errands, events, turn, reconciled
+            books,
+            inventory,
+            api,
+            pods,
+            chores,
+            errands,
+            events,
+            turn,
+            options.node_name,
+            reconciled,
         )
         announcer = Announcer(api, options.node_name, inventory)
         allocator = Hami(

@@ -40,6 +40,7 @@ class Reconciler:
     errands: Errands
     events: Events
     turn: threading.Lock
+    node: str
     done: threading.Event = field(default_factory=threading.Event)
     """Set once ledger, spec and pods agree for the first time."""
     queued: bool = False
@@ -53,7 +54,10 @@ class Reconciler:
             self.chores.add("reconcile", self.reconcile, COLLECT_SECONDS)
 
     def ended(self, pod: Pod) -> None:
-        """Give the shares of a pod back soon."""
+        """Give the shares of a pod back soon, and the lock that it may have left behind."""
+        if pod.bind_phase == pods.ALLOCATING and pod.vgpu_node == self.node:
+            task = partial(self._release, pod)
+            self.errands.add(f"release the lock of pod {pod}", task, nodelock.EXPIRE_SECONDS)
         if self.queued:
             return
         prefix = share_prefix(pod.uid)
@@ -117,6 +121,23 @@ class Reconciler:
                 return
             after = self.books.change(change).ledger.shares
         _tell(before, after)
+
+    def _release(self, pod: Pod) -> None:
+        """Fail a pod that ended while it was allocated, as when this process was away."""
+        deadline = Deadline.after(10.0)
+        seen = nodelock.seen(self.cluster.node(self.node, deadline))
+        document = self.cluster.pod(pod.namespace, pod.name, deadline)
+        if document is not None:
+            present = pods.parse(document)
+            if present.uid != pod.uid:
+                # The lock is that of a later pod of the same name.
+                return
+            if present.bind_phase == pods.ALLOCATING:
+                phase = {pods.BIND_PHASE: pods.FAILED}
+                self.cluster.patch_pod(pod.namespace, pod.name, pod.uid, phase, deadline)
+        held = seen.lock
+        if held is not None and (held.namespace, held.pod) == (pod.namespace, pod.name):
+            nodelock.release(self.cluster, self.node, held, seen, deadline)
 
     def _repair(self, pod: Pod, shares: tuple[Share, ...]) -> None:
         """Write again what a pod has, where its annotation says something else."""

@@ -66,7 +66,7 @@ def build(root: Path, server: ApiServer) -> Rig:
     cluster = client(server)
     work, chores, known, turn = Errands(), Errands(), Pods(), threading.Lock()
     events = Events(cluster, work, NODE)
-    reconciler = Reconciler(books, inventory, cluster, known, chores, work, events, turn)
+    reconciler = Reconciler(books, inventory, cluster, known, chores, work, events, turn, NODE)
     hami = Hami(books, inventory, cluster, NODE, known, work, events, turn, 1.0)
     watch = PodWatch(cluster, NODE, known, reconciler)
     for loop in (work.run, chores.run, watch.run):
@@ -301,6 +301,33 @@ def test_an_outage_longer_than_the_lock_leaves_it_to_expire(
         assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
 
 
+def test_a_crash_amid_an_allocation_is_cleared_up(tmp_path: Path, short: None) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+
+        def crash(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        it.hami.cluster.patch_pod = crash  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            it.hami.allocate(["any"])
+        assert len(it.scene.shares) == 1
+        it.watch.stop()
+        it.server.break_watches()
+        # Kubelet has not heard of it, and the next process finds a slot that still waits.
+        again = build(it.root, it.server)
+        assert again.reconciler.done.wait(10)
+        assert not again.scene.shares
+        assert it.server.annotations(NODE)["hami.io/mutex.lock"].endswith(",one")
+        it.server.change_pod("default", "one", {"status": {"phase": "Failed"}})
+        await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
+        await_that(
+            lambda: annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "failed"
+        )
+        assert document
+        again.watch.stop()
+
+
 def test_the_lock_of_a_later_pod_is_not_released_for_an_earlier_one(
     tmp_path: Path, short: None
 ) -> None:
@@ -407,11 +434,11 @@ def test_whatever_the_faults_the_books_are_in_order_at_rest(
                 assert not overlaps(it)
             settle(it)
             await_that(lambda: it.errands.settle(5) and it.chores.settle(5) and in_order(it))
+            await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
             assert not overlaps(it)
             assert {name for name, pod in given_out.items() if it.server.pod(*pod)} >= set(
                 it.scene.shares
             )
-            assert "hami.io/mutex.lock" not in it.server.annotations(NODE)
 
 
 def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
@@ -420,9 +447,11 @@ def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
     it.server.fault = lambda request: queue.pop(0) if queue and not request.watch else NO_FAULT
     if kind == "pod":
         if "hami.io/mutex.lock" in it.server.annotations(NODE):
-            # The scheduler waits until the lock is released or stale.
-            settle_or_expire(it)
-            queue[:] = faults
+            # The scheduler waits until the lock is released.
+            decide = it.server.fault
+            settle(it)
+            await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
+            it.server.fault = decide
         gpus = registered(it.server)[:extra]
         ask = Ask(gpus=extra, cores=amount, memory=512)
         document = bind(it.server, f"pod-{number}", [ask], [gpus])
@@ -433,9 +462,6 @@ def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
             given_out[name] = ("default", f"pod-{number}")
         elif not isinstance(name, PermanentError):
             assert faults
-        if isinstance(name, AmdCdiError) and name.message.startswith("cannot GET /api/v1/nodes"):
-            # Nobody knows whose allocation it was, so the lock is left to expire.
-            it.server.annotate_node(NODE, {"hami.io/mutex.lock": None})
     elif kind == "end":
         living = [one for one in it.server.pods() if one["status"]["phase"] == "Pending"]
         if living:
@@ -454,10 +480,3 @@ def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
         it.errands.settle(10)
         vars(it).update(vars(build(it.root, it.server)))
         assert it.reconciler.done.wait(10)
-
-
-def settle_or_expire(it: Rig) -> None:
-    decide = it.server.fault
-    settle(it)
-    it.server.annotate_node(NODE, {"hami.io/mutex.lock": None})
-    it.server.fault = decide
