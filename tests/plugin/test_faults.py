@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from cdi import topology
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 from cdi.files import lock
-from cdi.store import Paths
+from cdi.store import LOCK_FILE, Paths
 from deviceplugin import allocate, claims, devices, errands, nodelock, pods
 from deviceplugin.allocate import Hami
 from deviceplugin.announce import Announcer
@@ -254,7 +254,7 @@ def test_real_deadlines_keep_to_ten_seconds(tmp_path: Path) -> None:
 def test_books_that_another_process_keeps_are_waited_for_and_given_up(tmp_path: Path) -> None:
     with rig(tmp_path) as it:
         document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
-        with lock(tmp_path / "var/lib/amd-cdi"):
+        with lock(tmp_path / "var/lib/amd-cdi" / LOCK_FILE):
             error = admit(it, document)
         assert isinstance(error, TemporaryError)
         assert "another process has held the lock" in error.message
