@@ -77,7 +77,9 @@ def connect() -> Cluster | None:
     configuration = Configuration()
     try:
         if os.environ.get("KUBECONFIG"):
-            load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            load_kube_config(  # type: ignore[no-untyped-call]
+                os.environ["KUBECONFIG"], client_configuration=configuration
+            )
         elif SERVICE_ACCOUNT.exists():
             load_incluster_config(  # type: ignore[no-untyped-call]
                 client_configuration=configuration

@@ -433,6 +433,29 @@ def test_an_unhealthy_gpu_is_told_everywhere(tmp_path: Path) -> None:
         )
 
 
+def test_a_gpu_in_another_mode_is_other_devices(tmp_path: Path) -> None:
+    with scene(tmp_path, "mi300x") as it:
+        admit_now(it, "one")
+        mode = tmp_path / "sys/bus/pci/drivers/amdgpu/0000:05:00.0/current_compute_partition"
+        mode.write_text("DPX\n")
+        known = it.kubelet.plugins["amd.com/gpu"]
+        it.kubelet.await_that(lambda: "0000:05:00.0:0:dpx#0" in known.devices)
+        assert not any(device_id.startswith("0000:05:00.0#") for device_id in known.devices)
+        await_that(lambda: registered(it.server)[0].get("mode") == "dpx")
+        assert registered(it.server)[0]["id"] == "GPU-8e1bb56457addd1b-0#dpx"
+        await_that(
+            lambda: any(
+                event["reason"] == "AMDGPUModeChangedInUse" and "spx to dpx" in event["message"]
+                for event in it.server.events()
+            )
+        )
+        # A share of the other mode is not offered, and comes back with its mode.
+        assert not any(name.startswith("pod-") for name in it.devices)
+        assert len(it.shares) == 1
+        mode.write_text("SPX\n")
+        await_that(lambda: any(name.startswith("pod-") for name in it.devices))
+
+
 def test_a_restart_of_the_plugin_changes_nothing(tmp_path: Path) -> None:
     with scene(tmp_path, "mi300x") as it:
         admit_now(it, "one")
