@@ -52,8 +52,8 @@ def containerd(
     @contextmanager
     def opened(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
         programs = need.fetched(lambda: debian.unpacked(suite, "containerd")) / "usr/bin"
-        # The interface is the same for both containerds; only sid packages it.
-        interface = need.fetched(lambda: debian.unpacked("sid", "golang-k8s-cri-api-dev")) / _API
+        # The interface is the same for both containerds; only Debian 14 packages it.
+        interface = need.fetched(lambda: debian.unpacked("forky", "golang-k8s-cri-api-dev")) / _API
         socket = f"{_STATE}/containerd.sock"
         configuration = sandbox.folder / "containerd.toml"
         configuration.write_text(

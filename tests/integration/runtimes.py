@@ -22,7 +22,7 @@ ENGINES = (
     ),
     Runtime("containerd-1.7", "host", containerd("trixie", _RUNC), _CRI_UNKNOWN, quotes_hook=True),
     Runtime("docker", "host", docker, refusal=125, quotes_hook=True),
-    Runtime("containerd-2", "host", containerd("sid", _RUNC), _CRI_UNKNOWN, quotes_hook=True),
+    Runtime("containerd-2", "host", containerd("forky", _RUNC), _CRI_UNKNOWN, quotes_hook=True),
 )
 
 BARE = (
