@@ -10,7 +10,7 @@ import pytest
 from tests.integration import need, record, roots
 from tests.integration.image import Image
 from tests.integration.machine import Machine
-from tests.integration.product import amd_cdi, install
+from tests.integration.product import amd_cdi, build_library, install
 from tests.integration.record import Recorded
 from tests.integration.runtimes import BARE, ENGINES
 from tests.integration.sandbox import sandbox
@@ -24,6 +24,7 @@ NODES = ("kfd", *(f"dri/card{n}" for n in CARDS), *(f"dri/renderD{n}" for n in R
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
     """A folder for all that is large; nothing of it is kept."""
+    need.root()
     with tempfile.TemporaryDirectory(prefix="amd-cdi-") as folder:
         yield Path(folder)
 
@@ -50,7 +51,6 @@ def machine(
     request: pytest.FixtureRequest, scratch: Path, dynamic: Image, static: Image
 ) -> Iterator[Machine]:
     """A machine with the GPUs of the sample node `mixed`, once for each runtime."""
-    need.root()
     runtime = request.param
     folder = scratch / runtime.name
     folder.mkdir()
@@ -62,9 +62,14 @@ def machine(
 
 
 @pytest.fixture(scope="session")
-def node(machine: Machine) -> Machine:
+def library(scratch: Path) -> Path:
+    return build_library(scratch / "library")
+
+
+@pytest.fixture(scope="session")
+def node(machine: Machine, library: Path) -> Machine:
     """The machine with amd-cdi installed, a share of GPU 0 and equal shares of the rest."""
-    install(machine.sandbox)
+    install(machine.sandbox, library)
     request = ("--gpu=0", "--cores=25", "--memory=48GiB", "--sample=mixed")
     amd_cdi(machine.sandbox, "share", "create", "alice", *request)
     amd_cdi(machine.sandbox, "generate", "--split=2", "--sample=mixed")

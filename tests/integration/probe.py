@@ -24,6 +24,8 @@ for number; do
 done
 tr '\0' '\n' </proc/$$/environ | sed 's/^/environment /'
 sed 's/^/mount /' </proc/self/mountinfo
+# The files of which this very `cat` is made.
+cat /proc/self/maps | sed -n 's|^[^/]* /|file /|p'
 """
 
 
@@ -46,6 +48,8 @@ class Sight:
     environment: Mapping[str, str]
     mounts: Mapping[str, frozenset[str]]
     """The options of each mount (`ro` or `rw` among them) by its path in the container."""
+    files: frozenset[str]
+    """What a program of the container is made of: itself, its loader and its libraries."""
 
     def gpu_nodes(self) -> dict[str, Node]:
         return {name: node for name, node in self.nodes.items() if name.startswith(("kfd", "dri"))}
@@ -57,6 +61,7 @@ def parse(output: str) -> Sight:
     strangers: dict[str, str] = {}
     environment: dict[str, str] = {}
     mounts: dict[str, frozenset[str]] = {}
+    files: set[str] = set()
     for line in output.splitlines():
         kind, _, rest = line.partition(" ")
         if kind == "node":
@@ -72,6 +77,8 @@ def parse(output: str) -> Sight:
             # proc_pid_mountinfo(5): id, parent, device, root, mount point, options
             fields = rest.split(" ")
             mounts[fields[4]] = frozenset(fields[5].split(","))
+        elif kind == "file":
+            files.add(rest)
         else:
             raise ValueError(f"not a line of the probe: {line!r}")
-    return Sight(nodes, strangers, environment, mounts)
+    return Sight(nodes, strangers, environment, mounts, frozenset(files))

@@ -1,8 +1,10 @@
 """amd-cdi itself on a sandbox's machine, in the places that it has on a real one."""
 
+import subprocess
 import sys
 from pathlib import Path
 
+from tests.integration import need
 from tests.integration.sandbox import Sandbox
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -19,31 +21,24 @@ _PLACES = {
     "AMD_CDI_USAGE_DIR": USAGE,
 }
 
-# What glibc asks of a library for LD_AUDIT; it leaves a trace in the share's usage region.
-_LIBRARY = """
-#include <fcntl.h>
-#include <unistd.h>
-unsigned int la_version(unsigned int version)
-{
-    int usage = open("/usr/local/vgpu/usage", O_WRONLY);
-    if (usage >= 0 && write(usage, "loaded", 6) == 6)
-        close(usage);
-    return version;
-}
-"""
-
 
 def amd_cdi(sandbox: Sandbox, *arguments: str) -> str:
     """What this command of amd-cdi prints; it must succeed."""
     return sandbox.must([sys.executable, "-m", "cdi", *arguments], environment=_PLACES)
 
 
-def install(sandbox: Sandbox) -> None:
-    """Install the hook, a stand-in for the library, and the filesystem of the usage regions."""
+def build_library(folder: Path) -> Path:
+    """libamvgpu.so, built in this folder."""
+    command = [need.program("make"), "-s", "-C", REPOSITORY / "libamvgpu", f"BUILD={folder}"]
+    subprocess.run(command, check=True)
+    return folder / "libamvgpu.so"
+
+
+def install(sandbox: Sandbox, library: Path) -> None:
+    """Install the hook, the library, and the filesystem of the usage regions."""
     command = [sys.executable, "-m", "ocihook.install", f"--target={INSTALLED}"]
     sandbox.must(command, environment=_PLACES)
-    compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-o", f"{INSTALLED}/libamvgpu.so", "-"]
-    sandbox.must(compiler, stdin=_LIBRARY)
+    sandbox.must(["cp", library, f"{INSTALLED}/libamvgpu.so"])
     sandbox.must(["mkdir", "-p", USAGE])
     sandbox.must(["mount", "-t", "tmpfs", "usage", USAGE])
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration import probe
 from tests.integration.machine import Machine
-from tests.integration.product import USAGE, hook_log
+from tests.integration.product import hook_log
 from tests.integration.runtimes import BARE, ENGINES
 from tests.integration.sandbox import node_number
 
@@ -131,9 +131,11 @@ def test_a_share_comes_with_its_limits(
     }
 
 
-def test_the_library_of_a_share_is_loaded_in_its_programs(node: Machine) -> None:
-    node.look("share-alice")
-    assert node.sandbox.path(f"{USAGE}/share-alice").read_bytes().startswith(b"loaded")
+def test_the_library_of_a_share_is_loaded_in_its_programs(
+    node: Machine, without: probe.Sight
+) -> None:
+    sight = node.look("share-alice")
+    assert sight.files - without.files == {"/usr/local/vgpu/libamvgpu.so"}
     assert hook_log(node.sandbox)[-1].endswith(
         "share share-alice: memory held by the library, glibc 2.35 or later"
     )

@@ -52,7 +52,7 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(scratch: Path, dynamic: Image, static: Image) -> Iterator[Cluster]:
+def cluster(scratch: Path, dynamic: Image, static: Image, library: Path) -> Iterator[Cluster]:
     need.root()
     runtime = next(one for one in ENGINES if one.name == "containerd-2")
     folder = scratch / "plugin"
@@ -68,7 +68,7 @@ def cluster(scratch: Path, dynamic: Image, static: Image) -> Iterator[Cluster]:
         sandbox(folder, runtime.cgroups, NODES) as made,
         runtime.opened(made, [dynamic, static]) as start,
     ):
-        install(made)
+        install(made, library)
         plugin = subprocess.Popen(
             made.enter(
                 [
