@@ -75,7 +75,7 @@ def containerd(
         try:
             address = f"unix://{sandbox.path(socket)}"
             with grpc.insecure_channel(address) as channel:
-                grpc.channel_ready_future(channel).result(timeout=30)
+                grpc.channel_ready_future(channel).result(timeout=60)
                 ctr = [*command, "ctr", f"--address={socket}", "--namespace=k8s.io"]
                 for image in images:
                     archive = image_archive(image, sandbox.folder / "image.tar")
@@ -83,7 +83,7 @@ def containerd(
                 yield _Pod(sandbox, channel, interface).start
         finally:
             daemon.terminate()
-            daemon.wait(timeout=30)
+            daemon.wait(timeout=60)
 
     return opened
 

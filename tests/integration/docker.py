@@ -55,7 +55,7 @@ def docker(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
         yield start
     finally:
         daemon.terminate()
-        daemon.wait(timeout=30)
+        daemon.wait(timeout=60)
 
 
 def _wait(sandbox: Sandbox, command: Sequence[str], daemon: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -23,8 +24,13 @@ def lacking(reason: str) -> NoReturn:
 
 
 def root() -> None:
+    """Root who may make namespaces; in a container root often may not."""
     if os.geteuid() != 0:
         lacking("only root can start containers here: run the tests as root")
+    command = ["unshare", "--mount", "--pid", "--fork", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lacking(f"root may not make namespaces here: {done.stderr.strip()}")
 
 
 def program(name: str) -> Path:

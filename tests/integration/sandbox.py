@@ -104,7 +104,7 @@ class Sandbox:
         *,
         environment: Mapping[str, str] | None = None,
         stdin: str = "",
-        timeout: float = 60,
+        timeout: float = 120,
     ) -> Outcome:
         """Run a command inside and wait for it at most `timeout` seconds."""
         done = subprocess.run(
@@ -163,7 +163,7 @@ def sandbox(folder: Path, cgroups: Cgroups, nodes: Sequence[str]) -> Iterator[Sa
         yield made
     finally:
         # The first process ends, and with it every process of its namespace.
-        first.communicate(timeout=30)
+        first.communicate(timeout=60)
         _remove_cgroup(made.cgroup)
 
 
