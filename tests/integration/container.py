@@ -37,3 +37,17 @@ class Runtime:
     """Exit status, gRPC code through CRI, of a container that its hook does not let start."""
     quotes_hook: bool
     """Whether the user then sees what the hook said, not only that it failed."""
+
+
+def run_options(sandbox: Sandbox, container: Container) -> list[str]:
+    """The options of `podman run`, and of `docker run`, which took the same names."""
+    return [
+        "--rm",
+        "--network=none",
+        f"--cgroup-parent=/{sandbox.cgroup}",
+        "--cap-add=MKNOD",
+        *(["--privileged"] if container.privileged else []),
+        *(f"--device={name}" for name in (*container.cdi, *container.devices)),
+        *(f"--env={name}={value}" for name, value in container.environment.items()),
+        *(f"--volume={host}:{inside}" for host, inside in container.binds.items()),
+    ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tests import debian
 from tests.integration import need
-from tests.integration.container import Container, Start
+from tests.integration.container import Container, Start, run_options
 from tests.integration.image import Image, archive
 from tests.integration.sandbox import Outcome, Sandbox
 
@@ -50,7 +50,8 @@ def docker(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
             sandbox.must([*command, "load", f"--input={tarball}"])
 
         def start(container: Container) -> Outcome:
-            return sandbox.run([*command, "run", *_arguments(sandbox, container)])
+            run = [*command, "run", *run_options(sandbox, container)]
+            return sandbox.run([*run, container.image.name, *container.command])
 
         yield start
     finally:
@@ -64,18 +65,3 @@ def _wait(sandbox: Sandbox, command: Sequence[str], daemon: subprocess.Popen[byt
         if daemon.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError((sandbox.folder / "docker.log").read_text()[-2000:])
         time.sleep(0.1)
-
-
-def _arguments(sandbox: Sandbox, container: Container) -> list[str]:
-    return [
-        "--rm",
-        "--network=none",
-        f"--cgroup-parent=/{sandbox.cgroup}",
-        *(["--privileged"] if container.privileged else []),
-        *(f"--device={name}" for name in container.cdi),
-        *(f"--device={path}" for path in container.devices),
-        *(f"--env={name}={value}" for name, value in container.environment.items()),
-        *(f"--volume={host}:{inside}" for host, inside in container.binds.items()),
-        container.image.name,
-        *container.command,
-    ]

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.integration import need
-from tests.integration.container import Container, Start
+from tests.integration.container import Container, Start, run_options
 from tests.integration.image import Image
 from tests.integration.image import archive as image_archive
 from tests.integration.sandbox import Outcome, Sandbox
@@ -45,25 +45,10 @@ def podman(
             sandbox.must([*command, "load", f"--input={archive}"], environment=environment)
 
         def start(container: Container) -> Outcome:
-            arguments = _arguments(sandbox, container)
-            return sandbox.run([*command, "run", *arguments], environment=environment)
+            run = [*command, "run", *run_options(sandbox, container)]
+            words = [*run, container.image.name, *container.command]
+            return sandbox.run(words, environment=environment)
 
         yield start
 
     return opened
-
-
-def _arguments(sandbox: Sandbox, container: Container) -> list[str]:
-    return [
-        "--rm",
-        "--network=none",
-        f"--cgroup-parent=/{sandbox.cgroup}",
-        "--cap-add=MKNOD",
-        *(["--privileged"] if container.privileged else []),
-        *(f"--device={name}" for name in container.cdi),
-        *(f"--device={path}" for path in container.devices),
-        *(f"--env={name}={value}" for name, value in container.environment.items()),
-        *(f"--volume={host}:{inside}" for host, inside in container.binds.items()),
-        container.image.name,
-        *container.command,
-    ]

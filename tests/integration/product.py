@@ -29,7 +29,7 @@ def amd_cdi(sandbox: Sandbox, *arguments: str) -> str:
 
 def build_library(folder: Path) -> Path:
     """libamvgpu.so, built in this folder."""
-    command = [need.program("make"), "-s", "-C", REPOSITORY / "libamvgpu", f"BUILD={folder}"]
+    command = [str(need.program("make")), "-s", "-C", f"{REPOSITORY}/libamvgpu", f"BUILD={folder}"]
     subprocess.run(command, check=True)
     return folder / "libamvgpu.so"
 
