@@ -5,14 +5,19 @@
  *   fuzz limits ROUNDS SEED            numbers, held against strtoull
  *   fuzz pointers ROUNDS SEED          the ledger, held against a plain array
  *   fuzz threads FILE ROUNDS SEED      account and ledger from eight threads at once
+ *   fuzz pair FILE ROUNDS SEED         two processes ask at the same moment for what one can have
  */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -108,6 +113,13 @@ static void fuzz_region(const char *path, uint64_t rounds)
                     assert(!usage_reserve(&region, device, LIMIT, LIMIT));
                     usage_release(&region, device, 4096);
                 }
+                usage_used(&region, device);
+                /* And while it is in use. */
+                atomic_store(&region.header->high_water, (uint32_t)edge());
+                atomic_store(&region.used[below(2 * REGION_SLOTS) % (REGION_SLOTS * region.devices)],
+                             edge());
+                assert(!usage_reserve(&region, device, LIMIT + 1, LIMIT));
+                usage_reserve(&region, device, 4096, LIMIT);
                 usage_used(&region, device);
             }
         }
@@ -275,7 +287,10 @@ static void *work(void *number)
 {
     uint64_t own = (uintptr_t)number * 7919 + 1, granted = 0;
     for (uint64_t round = 0; round < rounds_of_each; round++) {
-        uint64_t bytes = 1 + next_of(&own) % (LIMIT_BYTES / 6), key = own | 1;
+        /* Some that fit many times, some of which no two fit. */
+        uint64_t most = (uintptr_t)number % 2 ? LIMIT_BYTES / 6 : LIMIT_BYTES / 2;
+        uint64_t least = (uintptr_t)number % 2 ? 1 : LIMIT_BYTES / 2 + 1;
+        uint64_t bytes = least + next_of(&own) % (most - 1), key = own | 1;
         struct holding holding = {bytes, 0}, displaced;
         if (!account_reserve(0, bytes))
             continue;
@@ -310,6 +325,62 @@ static void fuzz_threads(const char *path, uint64_t rounds)
     assert(account_left(0) == LIMIT_BYTES);
 }
 
+/* ---- two at the same moment ---- */
+
+struct meeting {
+    _Atomic unsigned arrived, turn, granted;
+};
+
+/* Waits for the other; spinning, so that both go on at once. */
+static void meet(struct meeting *meeting, unsigned *turn)
+{
+    unsigned next_turn = ++*turn;
+    if (atomic_fetch_add(&meeting->arrived, 1) % 2)
+        atomic_store(&meeting->turn, next_turn);
+    for (unsigned spins = 0; meeting->turn != next_turn; spins++)
+        if (spins > 10000)
+            sched_yield(); /* the other is not running */
+}
+
+static void ask_together(struct meeting *meeting, uint64_t rounds, bool counts)
+{
+    enum { MORE_THAN_HALF = LIMIT_BYTES / 2 + 1 };
+    unsigned turn = 0;
+    account_left(0); /* opens the region and takes a slot */
+    for (uint64_t round = 0; round < rounds; round++) {
+        meet(meeting, &turn);
+        bool granted = account_reserve(0, MORE_THAN_HALF);
+        meeting->granted += granted;
+        meet(meeting, &turn);
+        if (counts && meeting->granted != 1) {
+            fprintf(stderr, "round %lu: %u of two were granted\n", round, meeting->granted);
+            exit(1);
+        }
+        meet(meeting, &turn);
+        if (granted)
+            account_release(0, MORE_THAN_HALF);
+        if (counts)
+            meeting->granted = 0;
+    }
+}
+
+static void fuzz_pair(const char *path, uint64_t rounds)
+{
+    static uint64_t limits[REGION_DEVICES] = {LIMIT_BYTES};
+    static unsigned char content[REGION_SIZE(1)];
+    struct meeting *meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE,
+                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    write_file(path, content, sizeof content);
+    account_begin(limits, path, false);
+    pid_t child = fork();
+    if (child == 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* or it would wait for ever */
+    ask_together(meeting, rounds, child != 0);
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+}
+
 int main(int count, char **arguments)
 {
     const char *what = arguments[1];
@@ -326,6 +397,8 @@ int main(int count, char **arguments)
         fuzz_limits(rounds);
     else if (strcmp(what, "pointers") == 0)
         fuzz_pointers(rounds);
+    else if (strcmp(what, "pair") == 0)
+        fuzz_pair(path, rounds);
     else
         fuzz_threads(path, rounds);
     return 0;
