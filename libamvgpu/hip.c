@@ -105,7 +105,8 @@ static int device_by_query(int ordinal)
 {
     int current;
     size_t free_bytes, total;
-    if (REAL(hipGetDevice)(&current) != SUCCESS || REAL(hipSetDevice)(ordinal) != SUCCESS)
+    if (!real_hipSetDevice || !real_hipMemGetInfo || REAL(hipGetDevice)(&current) != SUCCESS ||
+        REAL(hipSetDevice)(ordinal) != SUCCESS)
         return DEVICE_UNKNOWN;
     devices_watch_queries();
     REAL(hipMemGetInfo)(&free_bytes, &total);
@@ -125,7 +126,8 @@ static int device_of(int ordinal)
     char text[32] = "";
     struct pci_address address;
     int device = DEVICE_UNKNOWN;
-    if (REAL(hipDeviceGetPCIBusId)(text, sizeof text, ordinal) == SUCCESS &&
+    if (real_hipDeviceGetPCIBusId &&
+        REAL(hipDeviceGetPCIBusId)(text, sizeof text, ordinal) == SUCCESS &&
         read_address(text, &address))
         device = devices_at(address);
     if (device == DEVICE_UNKNOWN)
@@ -149,11 +151,11 @@ static int current_device(void)
 
 static error wrap_hipMallocManaged(void **pointer, size_t size, unsigned flags)
 {
-    int device = current_device();
-    if (device == DEVICE_UNKNOWN)
-        return REAL(hipGetDevice)(&device) == SUCCESS ? OUT_OF_MEMORY
-                                                      : REAL(hipMallocManaged)(pointer, size, flags);
-    if (!account_lend((unsigned)device, size))
+    int ordinal;
+    if (REAL(hipGetDevice)(&ordinal) != SUCCESS) /* no GPU: HIP says so itself */
+        return REAL(hipMallocManaged)(pointer, size, flags);
+    int device = device_of(ordinal);
+    if (device == DEVICE_UNKNOWN || !account_lend((unsigned)device, size))
         return OUT_OF_MEMORY;
     error result = REAL(hipMallocManaged)(pointer, size, flags);
     struct holding holding = {account_end_loan(), (unsigned)device}, displaced;

@@ -3,6 +3,8 @@
  * what was asked for.
  *
  *   device N          hipSetDevice
+ *   context N         hipCtxCreate on device N, and hipCtxSetCurrent
+ *   pool N            memory pools are made for device N, whichever is current
  *   take ENTRY BYTES  an allocation; answers its code and, on success, its number
  *   give NUMBER       its release
  *   trim              what a program can do to give unused memory of pools back
@@ -53,7 +55,7 @@ struct entry {
     int (*give)(struct held *held);
 };
 
-static int device;
+static int device, pool_device;
 static hipStream_t stream; /* of its own: HIP 5.2 does not survive hipMallocAsync without one */
 
 #define CHECK(call)             \
@@ -135,7 +137,7 @@ static int take_pool(struct held *held, size_t bytes)
         CHECK(hipStreamCreate(&stream));
     properties.allocType = hipMemAllocationTypePinned;
     properties.location.type = hipMemLocationTypeDevice;
-    properties.location.id = device;
+    properties.location.id = pool_device;
     CHECK(hipMemPoolCreate(&pool, &properties));
     held->second = pool;
     /* HIP 7.2 does not survive the end of a pool that could not allocate: it is left alone. */
@@ -598,8 +600,15 @@ int main(void)
     setvbuf(stdin, NULL, _IONBF, 0); /* what was read ahead would be lost in exec */
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "device %lu", &number) == 1) {
-            device = (int)number;
+            device = pool_device = (int)number;
             printf("%d\n", hipSetDevice(device));
+        } else if (sscanf(line, "context %lu", &number) == 1) {
+            hipCtx_t context;
+            int status = (int)hipCtxCreate(&context, 0, (int)number);
+            printf("%d\n", status ? status : (int)hipCtxSetCurrent(context));
+        } else if (sscanf(line, "pool %lu", &number) == 1) {
+            pool_device = (int)number;
+            printf("0\n");
         } else if (sscanf(line, "take %127s %lu", name, &number) == 2) {
             command_take(name, number);
         } else if (sscanf(line, "give %lu", &number) == 1) {

@@ -87,6 +87,9 @@ int hipInit(unsigned flags)
 
 int hipGetDevice(int *device)
 {
+    static int initialised; /* HIP begins with the first call, whichever it is */
+    if (!initialised)
+        initialised = hsa_init() == 0;
     *device = 0;
     return 0;
 }

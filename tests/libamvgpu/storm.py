@@ -42,12 +42,22 @@ class Observer:
         with account.open("a+b") as file:
             file.truncate(TAKEN.size + SLOT.size * SLOTS)
             self.map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        self.ended: set[int] = set()  # places of slots; process numbers come again
+
+    def places(self, pids: set[int]) -> list[int]:
+        (taken,) = TAKEN.unpack_from(self.map, 0)
+        found = [TAKEN.size + SLOT.size * i for i in range(taken)]
+        return [
+            at for at in found if at not in self.ended and PID.unpack_from(self.map, at)[0] in pids
+        ]
+
+    def end(self, pid: int) -> None:
+        """The process has ended: what its slot says is free, also when its number comes again."""
+        self.ended.update(self.places({pid}))
 
     def held(self, living: set[int]) -> int | None:
         """Bytes that the living held at one moment, None when some changed meanwhile."""
-        (taken,) = TAKEN.unpack_from(self.map, 0)
-        places = [TAKEN.size + SLOT.size * i for i in range(taken)]
-        places = [at for at in places if PID.unpack_from(self.map, at)[0] in living]
+        places = self.places(living)
         done = [NUMBER.unpack_from(self.map, at + DONE)[0] for at in places]
         held = [NUMBER.unpack_from(self.map, at + HELD)[0] for at in places]
         begun = [NUMBER.unpack_from(self.map, at + BEGUN)[0] for at in places]
@@ -89,6 +99,7 @@ def storm(
             victim = chance.randrange(processes)
             running[victim].send_signal(signal.SIGKILL)
             running[victim].communicate()
+            observer.end(running[victim].pid)
             running[victim] = begin()
             outcome.kills += 1
             kill_at = time.monotonic() + kills_apart

@@ -208,3 +208,25 @@ def test_two_versions_of_hip_share_the_account(trixie: Runtime, library, tmp_pat
     command = [loader[0], "--preload", str(trixie.hip), *loader[1:], str(program)]
     found = answer([*command, str(UNDER), str(OVER), str(second), "dlsym"], share)
     assert found == COUNTED
+
+
+def test_managed_memory_with_a_pool_behind_it_counts_once(trixie: Runtime, library, tmp_path):
+    """Counted at HIP's level, it is not counted again below. No real HIP does so; the peer of the
+    benchmarks serves hipMallocManaged from a pool of ROCr."""
+    peer = Path(__file__).resolve().parents[1] / "bench" / "libamvgpu_peer.c"
+    rocr, hip = tmp_path / "libhsa-runtime64.so.1", tmp_path / "libamdhip64.so.7"
+    run(["cc", "-O2", "-fPIC", "-shared", "-Wl,-soname,libhsa-runtime64.so.1", "-o", rocr, peer])
+    run(["cc", "-O2", "-fPIC", "-shared", "-DHIP", "-o", hip, peer, rocr])
+    program = tmp_path / "linked"
+    run(["cc", "-w", "-DWAY=0", "-o", program, PROGRAM, hip, rocr])
+    share = Share.make(tmp_path, library, 150 * MIB)
+    environment = share.environment({"LD_LIBRARY_PATH": str(tmp_path)})
+    done = subprocess.run(
+        [program, str(100 * MIB), str(100 * MIB)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == COUNTED
+    assert share.counted() == 0

@@ -162,6 +162,40 @@ def test_set_device(hip: Runtime, library, tmp_path, start) -> None:
             assert share.counted(1 - device) == before[1]
 
 
+def test_context(hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "256m", "256m")
+    driver = start(hip, share)
+    assert driver.numbers("context 1") == [0]
+    for entry in ("hipMalloc", "hipMallocManaged"):
+        before = share.counted(0), share.counted(1)
+        assert driver.take(entry, 32 * MIB)[0] == 0
+        assert share.counted(1) - before[1] >= 32 * MIB
+        assert share.counted(0) == before[0]
+
+
+def test_pool_of_another_device(hip: Runtime, library, tmp_path, start) -> None:
+    """What backs the pool pays, not the current device."""
+    share = Share.make(tmp_path, library, "256m", "256m")
+    driver = start(hip, share)
+    driver.ask("device 0")
+    assert driver.numbers("info")[0] == 0
+    driver.ask("pool 1")
+    before = share.counted(1)
+    assert driver.take("hipMallocFromPoolAsync", 64 * MIB)[0] == 0
+    assert share.counted(1) - before >= 64 * MIB
+    assert share.counted(0) == share.allocated(0) < 64 * MIB
+
+
+def test_no_gpu_is_told_as_ever(hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "256m")
+    with_library = start(hip, share, STANDIN_GPUS="0")
+    without = start(hip, share, STANDIN_GPUS="0", LD_AUDIT="")
+    for entry in ("hipMalloc", "hipMallocManaged", "hipMallocArray", "hipMallocAsync"):
+        code = without.take(entry, MIB)[0]
+        assert code != 0
+        assert with_library.take(entry, MIB)[0] == code
+
+
 def test_partitions_at_one_address(hip: Runtime, library, tmp_path, start) -> None:
     """Partitions of one GPU share its PCI address, so that HIP_VISIBLE_DEVICES hides which is
     which; which agent HIP asks for its memory tells."""
