@@ -20,6 +20,10 @@ static struct {
     struct usage region;
 } account;
 
+/* Threads with a loan or a watch. With none, a request need not look at thread-local storage,
+ * which costs a call of ld.so each time. */
+static _Atomic unsigned attentive;
+
 static _Thread_local struct {
     uint64_t lent;
     unsigned device;
@@ -97,6 +101,8 @@ static bool reserve(unsigned device, uint64_t bytes)
 bool account_reserve(unsigned device, uint64_t bytes)
 {
     uint64_t lent = 0;
+    if (!atomic_load_explicit(&attentive, memory_order_relaxed))
+        return reserve(device, bytes);
     if (thread.lent && thread.device == device)
         lent = thread.lent < bytes ? thread.lent : bytes;
     thread.refused = bytes > lent && !reserve(device, bytes - lent);
@@ -122,6 +128,7 @@ bool account_lend(unsigned device, uint64_t bytes)
         return false;
     thread.lent = bytes;
     thread.device = device;
+    attentive++;
     return true;
 }
 
@@ -129,17 +136,20 @@ uint64_t account_end_loan(void)
 {
     uint64_t left = thread.lent;
     thread.lent = 0;
+    attentive--;
     return left;
 }
 
-bool account_refused(void)
-{
-    return thread.refused;
-}
-
-void account_forget_refusal(void)
+void account_watch(void)
 {
     thread.refused = false;
+    attentive++;
+}
+
+bool account_saw_refusal(void)
+{
+    attentive--;
+    return thread.refused;
 }
 
 uint64_t account_limit(unsigned device)

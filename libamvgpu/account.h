@@ -26,9 +26,10 @@ void account_release(unsigned device, uint64_t bytes);
 bool account_lend(unsigned device, uint64_t bytes);
 uint64_t account_end_loan(void);
 
-/* Whether the last request of this thread was refused. */
-bool account_refused(void);
-void account_forget_refusal(void);
+/* To learn what became of requests a level below: whether the last request of this thread between
+ * the two calls was refused. */
+void account_watch(void);
+bool account_saw_refusal(void);
 
 /* REGION_NO_LIMIT where the device has none. */
 uint64_t account_limit(unsigned device);

@@ -225,7 +225,8 @@ static error wrap_hipHostFree(void *pointer)
  * of the device and is to hear that there is none. */
 static error undo_if_spilled(error result, void **array, error (*undo)(void *))
 {
-    if (result != SUCCESS || !account_refused())
+    bool refused = account_saw_refusal();
+    if (result != SUCCESS || !refused)
         return result;
     undo(*array);
     *array = NULL;
@@ -235,7 +236,7 @@ static error undo_if_spilled(error result, void **array, error (*undo)(void *))
 static error wrap_hipMallocArray(void **array, const void *format, size_t width, size_t height,
                                  unsigned flags)
 {
-    account_forget_refusal();
+    account_watch();
     error result = REAL(hipMallocArray)(array, format, width, height, flags);
     return undo_if_spilled(result, array, REAL(hipFreeArray));
 }
@@ -243,21 +244,21 @@ static error wrap_hipMallocArray(void **array, const void *format, size_t width,
 static error wrap_hipMalloc3DArray(void **array, const void *format, struct extent extent,
                                    unsigned flags)
 {
-    account_forget_refusal();
+    account_watch();
     error result = REAL(hipMalloc3DArray)(array, format, extent, flags);
     return undo_if_spilled(result, array, REAL(hipFreeArray));
 }
 
 static error wrap_hipArrayCreate(void **array, const void *descriptor)
 {
-    account_forget_refusal();
+    account_watch();
     error result = REAL(hipArrayCreate)(array, descriptor);
     return undo_if_spilled(result, array, REAL(hipFreeArray));
 }
 
 static error wrap_hipArray3DCreate(void **array, const void *descriptor)
 {
-    account_forget_refusal();
+    account_watch();
     error result = REAL(hipArray3DCreate)(array, descriptor);
     return undo_if_spilled(result, array, REAL(hipFreeArray));
 }
@@ -266,7 +267,7 @@ static error wrap_hipMallocMipmappedArray(void **array, const void *format, size
                                           size_t height, size_t depth, unsigned levels,
                                           unsigned flags)
 {
-    account_forget_refusal();
+    account_watch();
     error result =
         REAL(hipMallocMipmappedArray)(array, format, width, height, depth, levels, flags);
     return undo_if_spilled(result, array, REAL(hipFreeMipmappedArray));
@@ -274,7 +275,7 @@ static error wrap_hipMallocMipmappedArray(void **array, const void *format, size
 
 static error wrap_hipMipmappedArrayCreate(void **array, const void *descriptor, unsigned levels)
 {
-    account_forget_refusal();
+    account_watch();
     error result = REAL(hipMipmappedArrayCreate)(array, descriptor, levels);
     return undo_if_spilled(result, array, REAL(hipFreeMipmappedArray));
 }
