@@ -1,11 +1,9 @@
 #include "account.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <sys/types.h>
-#include <unistd.h>
 
+#include "lock.h"
 #include "log.h"
 #include "usage.h"
 
@@ -43,26 +41,15 @@ void account_begin(const uint64_t *limits, const char *path, bool fail_open)
 /* Opens the region at first need: most processes of a container never touch a GPU. */
 static int open_region(void)
 {
-    /* The process that is opening. The child of a fork at that moment finds its parent here, which
-     * will never finish in this memory, and starts over. */
-    static _Atomic pid_t opening;
-    pid_t self = getpid();
-    pid_t holder = 0;
-    while (!atomic_compare_exchange_weak(&opening, &holder, self)) {
-        if (holder != self && holder != 0) {
-            if (atomic_compare_exchange_strong(&opening, &holder, self))
-                break;
-        }
-        holder = 0;
-        sched_yield();
-    }
+    static spinlock opening;
+    lock_take_inherited(&opening);
     if (account.state == REGION_UNOPENED) {
         bool opened = usage_open(&account.region, account.path, account.limits);
         if (!opened && account.fail_open)
             log_line(LOG_WARN, "LIBAMVGPU_FAIL_OPEN is set: device memory is NOT limited");
         atomic_store(&account.state, opened ? REGION_OPEN : REGION_UNUSABLE);
     }
-    atomic_store(&opening, 0);
+    lock_give(&opening);
     return account.state;
 }
 

@@ -47,7 +47,7 @@ static struct entry *find(uint64_t key)
 void devices_enter(enum handle_kind kind, uint64_t handle, int device)
 {
     uint64_t key = key_of(kind, handle);
-    lock_take(&devices.writing);
+    lock_take_inherited(&devices.writing);
     struct entry *entry = find(key);
     if (entry->key) {
         atomic_store(&entry->device, device);
@@ -68,7 +68,7 @@ void devices_enter_address(unsigned device, struct pci_address address)
 {
     if (device >= REGION_DEVICES)
         return;
-    lock_take(&devices.writing);
+    lock_take_inherited(&devices.writing);
     devices.addresses[device] = address;
     devices.known[device] = true;
     lock_give(&devices.writing);

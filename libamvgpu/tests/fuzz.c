@@ -3,7 +3,7 @@
  *   fuzz region FILE ROUNDS SEED       a usage region of every kind of content and size
  *   fuzz values FILE ROUNDS SEED       the values file and the environment of a process
  *   fuzz limits ROUNDS SEED            numbers, held against strtoull
- *   fuzz pointers ROUNDS SEED          the ledger, held against a plain array
+ *   fuzz pointers ROUNDS SEED          the ledger, held against a plain array; and forks
  *   fuzz threads FILE ROUNDS SEED      account and ledger from eight threads at once
  *   fuzz pair FILE ROUNDS SEED         two processes ask at the same moment for what one can have
  */
@@ -276,6 +276,27 @@ static void fuzz_pointers(uint64_t rounds)
     assert(status == 0);
 }
 
+/* A lock that a parent's thread holds at a fork: the child takes it over, and the parent's own
+ * threads still wait for each other. */
+static void fuzz_fork(void)
+{
+    static spinlock held;
+    int status;
+    lock_take_inherited(&held);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(5);
+        lock_take_inherited(&held);
+        lock_give(&held);
+        lock_take_inherited(&held);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    assert(status == 0);
+    assert(held == getpid());
+    lock_give(&held);
+}
+
 /* ---- threads ---- */
 
 enum { THREADS = 8, LIMIT_BYTES = 1 << 20 };
@@ -396,7 +417,7 @@ int main(int count, char **arguments)
     else if (strcmp(what, "limits") == 0)
         fuzz_limits(rounds);
     else if (strcmp(what, "pointers") == 0)
-        fuzz_pointers(rounds);
+        fuzz_pointers(rounds), fuzz_fork();
     else if (strcmp(what, "pair") == 0)
         fuzz_pair(path, rounds);
     else

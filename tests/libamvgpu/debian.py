@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MIRROR = os.environ.get("AMD_CDI_DEBIAN_MIRROR", "http://deb.debian.org/debian")
-
 
 class UnavailableError(Exception):
     """The packages cannot be had here; the text says why."""
@@ -57,6 +55,19 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _mirror() -> str:
+    """Where the system's own sources get Debian from."""
+    wanted = "$(ORIGIN)|$(LABEL)|$(REPO_URI)"
+    targets = _run(
+        ["apt-get", "indextargets", "--format", wanted, "Created-By: Packages"], "this system"
+    )
+    for line in targets.splitlines():
+        origin, label, address = line.split("|")
+        if (origin, label) == ("Debian", "Debian"):
+            return address
+    raise UnavailableError("no source of this system is a Debian mirror")
+
+
 def _apt(suite: str) -> tuple[list[str], Path]:
     """A private apt: own sources, lists and archive; an empty status file, so all is missing."""
     base = cache_folder() / "apt" / suite
@@ -67,7 +78,8 @@ def _apt(suite: str) -> tuple[list[str], Path]:
     # A suite of packages in preparation has only what differs from sid.
     suites = ["sid", suite] if suite == "experimental" else [suite]
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    lines = [f"deb [signed-by={keyring}] {MIRROR} {name} main\n" for name in suites]
+    mirror = _mirror()
+    lines = [f"deb [signed-by={keyring}] {mirror} {name} main\n" for name in suites]
     (base / "sources.list").write_text("".join(lines))
     options = {
         "Dir::Etc::sourcelist": base / "sources.list",
