@@ -123,4 +123,4 @@ def _shown(value: str | None) -> str:
 
 
 def _own(name: str) -> str:
-    return f"start the container without a {name} of its own"
+    return f"start the container with one share, and without a {name} of its own"

@@ -25,7 +25,7 @@ def hooks_d(
             "-o",
             envvar="AMD_CDI_HOOKS_OUTPUT",
             help="File to write, '-' for standard output.",
-            show_default="/etc/containers/oci/hooks.d/amd-cdi.json",
+            show_default="/usr/share/containers/oci/hooks.d/amd-cdi.json",
         ),
     ] = "",
     hook_path: HookPath = settings.HOOK_PATH,
@@ -42,7 +42,8 @@ def hooks_d(
     options = Options(hook_path=hook_path, hook_stage=hook_stage)
     text = json.dumps(configuration(options), indent=2) + "\n"
     base = arguments.root(sysroot, sample)
-    path = Path(target) if target else base / "etc/containers/oci/hooks.d/amd-cdi.json"
+    # Of the two usual folders this one is read by Podman 4 as well.
+    path = Path(target) if target else base / "usr/share/containers/oci/hooks.d/amd-cdi.json"
     if target == "-" or dry_run:
         output.write(text)
         return

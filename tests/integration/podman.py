@@ -19,7 +19,6 @@ pids_limit = 0
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "none"
-hooks_dir = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"]
 """
 
 

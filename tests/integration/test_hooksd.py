@@ -30,11 +30,9 @@ BINDS = {
 
 @pytest.fixture
 def hooked(node: Machine) -> Iterator[Machine]:
-    output = "/etc/containers/oci/hooks.d/amd-cdi.json"
-    node.sandbox.must(["mkdir", "-p", "/etc/containers/oci/hooks.d"])
-    amd_cdi(node.sandbox, "hooks-d", f"--output={output}")
+    amd_cdi(node.sandbox, "hooks-d")
     yield node
-    node.sandbox.path(output).unlink()
+    node.sandbox.path("/usr/share/containers/oci/hooks.d/amd-cdi.json").unlink()
 
 
 def test_a_container_without_a_share_is_untouched(hooked: Machine) -> None:

@@ -156,4 +156,6 @@ def test_mask_skip_is_refused_whatever_it_says(value: str) -> None:
 def test_message_names_place_and_remedy() -> None:
     message = judge(HSA_CU_MASK="0:0-303")
     assert message.startswith("expected HSA_CU_MASK within 0:8-23;1:0-13 in config.json, found ")
-    assert message.endswith("; start the container without a HSA_CU_MASK of its own")
+    assert message.endswith(
+        "; start the container with one share, and without a HSA_CU_MASK of its own"
+    )
