@@ -85,7 +85,8 @@ class Host:
     def start(self, *arguments: str | Path, **variables: str) -> subprocess.Popen[str]:
         """Start a command."""
         return subprocess.Popen(
-            [*self.prefix, str(COMMAND), *(str(argument) for argument in arguments)],
+            # A shell that started the tests in the background has Ctrl-C ignored.
+            ["env", "--default-signal=INT", *self.prefix, str(COMMAND), *map(str, arguments)],
             cwd=self.folder,
             env=self.environment | variables,
             stdin=subprocess.DEVNULL,

@@ -22,8 +22,8 @@ ENVIRONMENT = {
     "HIP_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/usage",
 }
 BINDS = {
-    VALUES: "/usr/local/vgpu/share.conf",
-    f"{INSTALLED}/libamvgpu.so": "/usr/local/vgpu/libamvgpu.so",
+    VALUES: "/usr/local/vgpu/share.conf:ro",
+    f"{INSTALLED}/libamvgpu.so": "/usr/local/vgpu/libamvgpu.so:ro",
     f"{USAGE}/share-alice": "/usr/local/vgpu/usage",
 }
 
