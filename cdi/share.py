@@ -75,14 +75,14 @@ class Grant:
 def resolve(share: Share, gpus: Mapping[str, Gpu]) -> tuple[Grant, ...]:
     """Find the slices of a share among a node's GPUs by PCI address, in the order of the share.
 
-    Raises PermanentError if a GPU is gone, exchanged or repartitioned, or if the CU set is not
-    legal for it: such a share cannot be enforced.
+    Raises PermanentError if a GPU is gone, exchanged or repartitioned, or if the CU set or the
+    memory is not legal for it: such a share cannot be enforced.
     """
-    return tuple(_grant(share.name, slice_, gpus) for slice_ in share.slices)
+    return tuple(_grant(share, slice_, gpus) for slice_ in share.slices)
 
 
-def _grant(name: str, slice_: Slice, gpus: Mapping[str, Gpu]) -> Grant:
-    where = f"share {name!r}: GPU {slice_.pci}"
+def _grant(share: Share, slice_: Slice, gpus: Mapping[str, Gpu]) -> Grant:
+    where = f"share {share.name!r}: GPU {slice_.pci}"
     hint = "restore the GPU, or remove the share"
     gpu = gpus.get(slice_.pci)
     if gpu is None:
@@ -105,4 +105,12 @@ def _grant(name: str, slice_: Slice, gpus: Mapping[str, Gpu]) -> Grant:
     fault = cumask.fault(slice_.cus, partition.cus, partition.atom)
     if fault and not grant.whole:
         raise PermanentError(f"{where}: its CU set {cumask.format_cus(slice_.cus)}: {fault}", hint)
+    vram = partition.vram_bytes
+    if vram and not slice_.memory:
+        # As when its VRAM could not be read while the share was made. No limit would be set.
+        raise PermanentError(f"{where} has {vram} bytes of VRAM, and the share says none", hint)
+    if slice_.memory > vram > 0 and not share.oversubscribed:
+        raise PermanentError(
+            f"{where}: {slice_.memory} bytes of memory were booked, and it has {vram}", hint
+        )
     return grant

@@ -127,19 +127,27 @@ def draft(
     )
 
 
-def preview(paths: Paths, node: Node, change: Callable[[Ledger], Ledger]) -> Draft:
+def preview(
+    paths: Paths, node: Node, change: Callable[[Ledger], Ledger], *, offering: str = ""
+) -> Draft:
     """Return what ``update`` would make, without writing anything."""
     before = ledgers.load(paths.state_dir)
     after = change(before)
-    return draft(node, after, paths, frozenset({before.options.file, after.options.file}), Memory())
+    _require_ours(paths.spec_dir / after.options.file, before)
+    own_files = frozenset({before.options.file, after.options.file})
+    made = draft(node, after, paths, own_files, Memory())
+    _require_offer(made, offering)
+    return made
 
 
-def update(
+def update(  # noqa: PLR0913 -- what is changed where, and three ways to go about it
     paths: Paths,
     node: Node,
     change: Callable[[Ledger], Ledger],
     memory: Memory | None = None,
     lock_seconds: float = LOCK_SECONDS,
+    *,
+    offering: str = "",
 ) -> Draft:
     """Change the ledger, and make the files of the node what the new ledger says.
 
@@ -147,7 +155,8 @@ def update(
     ledger and the spec are written in full before the first of them is put in its place, in this
     order. A crash between leaves a ledger that the next ``generate`` makes the spec of. A process
     that stays passes the same memory each time. Raises TemporaryError when another process has a
-    lock for ``lock_seconds``.
+    lock for ``lock_seconds``, and PermanentError, with nothing changed, if the device ``offering``
+    would be left out, or if the spec would replace one of another kind.
     """
     memory = memory or Memory()
     if paths.state_dir.resolve() == paths.spec_dir.resolve():
@@ -158,7 +167,7 @@ def update(
         )
     if not paths.state_dir.is_dir():
         # Directories are made for what will succeed.
-        preview(paths, node, change)
+        preview(paths, node, change, offering=offering)
     for directory in (paths.spec_dir, paths.state_dir, paths.values_dir):
         make_directory(directory)
     with (
@@ -169,7 +178,9 @@ def update(
         after = change(before)
         old_spec = paths.spec_dir / before.options.file
         new_spec = paths.spec_dir / after.options.file
+        _require_ours(new_spec, before)
         made = draft(node, after, paths, frozenset({old_spec.name, new_spec.name}), memory)
+        _require_offer(made, offering)
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
         known = paths.values_dir.stat().st_mtime_ns == memory.stamp
@@ -216,9 +227,38 @@ def missing(made: Draft, paths: Paths) -> list[str]:
 
 
 def export(target: Path, data: bytes) -> bool:
-    """Write a file whose place is not the spec directory; say whether it was another one before."""
+    """Write a file whose place is not the spec directory; say whether it was another one before.
+
+    Raises PermanentError for a place in a state directory, which is one that has a ledger.
+    """
+    place = target.parent.resolve()
+    for directory in (place, place.parent):
+        if ledgers.path_in(directory).exists():
+            raise PermanentError(
+                f"{target} lies in {directory}, the state directory of shares",
+                "choose another file",
+            )
     with lock(target.parent), staging() as staged:
         return staged.write(target, data)
+
+
+def _require_ours(target: Path, before: Ledger) -> None:
+    """Raise PermanentError if a spec that is not the earlier one is of another kind."""
+    if target.name == before.options.file or not target.exists():
+        return
+    kind = registry.load(target).spec["kind"]
+    if kind != spec.KIND:
+        raise PermanentError(
+            f"no spec but one of {spec.KIND} was expected at {target}, found one of {kind[:80]}",
+            "choose another file",
+        )
+
+
+def _require_offer(made: Draft, name: str) -> None:
+    """Raise PermanentError if a device, if one is named, is left out."""
+    if name and all(device["name"] != name for device in made.document["devices"]):
+        reasons = [line for line in made.warnings if name in line]
+        raise PermanentError(f"{spec.KIND}={name} cannot be offered: {'; '.join(reasons)}")
 
 
 def _without_collisions(

@@ -103,7 +103,7 @@ def create(
         )
 
     change = store.preview if dry_run else store.update
-    made = change(paths, node, add)
+    made = change(paths, node, add, offering=device)
     output.warn([*made.warnings, *([] if sample or dry_run else store.missing(made, paths))])
     share = next(share for share in made.ledger.shares if share.name == device)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -272,3 +273,23 @@ def test_more_cus_than_there_are(host: Host) -> None:
 def test_removing_what_is_not_there(host: Host) -> None:
     host.share("remove", "a").failed("there is no share 'share-a'", "amd-cdi share list")
     assert list(host.folder.iterdir()) == []
+
+
+def test_create_fails_if_another_spec_has_the_name(host: Host) -> None:
+    host.run("generate").done()
+    other = {"name": "share-alice", "containerEdits": {"env": ["A=1"]}}
+    document = {"cdiVersion": "0.5.0", "kind": "amd.com/gpu", "devices": [other]}
+    (host.spec_dir / "other.json").write_text(json.dumps(document))
+    before = snapshot(host.folder)
+    for extra in ((), ("--dry-run",)):
+        result = host.share("create", "alice", "--gpu", "0", "--cores", "25", *extra)
+        result.failed("amd.com/gpu=share-alice cannot be offered", "other.json already has")
+    assert snapshot(host.folder) == before
+
+
+def test_create_again_fails_if_the_gpu_was_exchanged(host: Host) -> None:
+    create(host, "alice", "0", "--cores", "25")
+    text = host.ledger_file.read_text()
+    host.ledger_file.write_text(text.replace("8e1bb56457addd1b", "1234"))
+    result = host.share("create", "alice", "--gpu", "0", "--cores", "25")
+    result.failed("amd.com/gpu=share-alice cannot be offered", "it is another GPU")

@@ -130,3 +130,24 @@ def test_a_full_usage_filesystem_is_an_error(radeons: Host) -> None:
     host.share("create", "a", *arguments).failed(f"{usage}/share-a", "No space left on device")
     assert not radeons.ledger_file.exists()
     assert not radeons.spec_file.exists()
+
+
+@pytest.mark.parametrize("name", ["ledger.json", "x.yaml", "shares/share-a.conf"])
+def test_a_copy_never_lands_among_the_state(radeons: Host, name: str) -> None:
+    arguments = ["--gpu", "0", "--cores", "50", "--memory", "1GiB"]
+    radeons.share("create", "a", *arguments).done()
+    before = snapshot(radeons.folder)
+    target = radeons.state_dir / name
+    for command in (["generate", "--output"], ["hooks-d", "--output"], ["topology", "--svg"]):
+        radeons.run(*command, target).failed(f"{target} lies in {radeons.state_dir}")
+    assert snapshot(radeons.folder) == before
+
+
+def test_a_spec_of_another_kind_is_not_replaced(radeons: Host) -> None:
+    radeons.run("generate").done()
+    other = radeons.spec_dir / "vendor.json"
+    device = '{"name": "a", "containerEdits": {"env": ["A=1"]}}'
+    other.write_text(f'{{"cdiVersion": "0.5.0", "kind": "vendor.com/net", "devices": [{device}]}}')
+    before = snapshot(radeons.folder)
+    radeons.run("generate", "--output", other).failed(f"at {other}, found one of vendor.com/net")
+    assert snapshot(radeons.folder) == before

@@ -7,7 +7,7 @@ import pytest
 from cdi.cumask import span
 from cdi.errors import PermanentError
 from cdi.node import Gpu
-from cdi.share import Slice, resolve
+from cdi.share import Share, Slice, resolve
 from tests.unit.nodes import GIB, MI300X, cpx, gpu, partition, share, slice_of
 
 
@@ -55,6 +55,24 @@ def test_a_partition_of_another_mode_is_refused_even_if_its_cus_are_legal() -> N
 
 def test_a_mask_that_would_open_the_gpu_is_refused() -> None:
     assert "0-3" in resolved(slice_of(gpu(), span(0, 4), GIB), gpu())
+
+
+@pytest.mark.parametrize("cus", [span(0, 8), span(0, 304)])
+def test_no_memory_of_a_gpu_that_has_some_is_refused(cus: int) -> None:
+    # No limit would be set, and the hook told of none.
+    assert "the share says none" in resolved(slice_of(gpu(), cus, 0), gpu())
+
+
+def test_no_memory_of_a_gpu_that_has_none_is_a_share() -> None:
+    bare = gpu(partitions=(partition(vram_bytes=0),))
+    assert resolved(slice_of(bare, span(0, 8), 0), bare) == ""
+
+
+def test_more_memory_than_there_is_is_refused_unless_booked_so() -> None:
+    slice_ = slice_of(gpu(), span(0, 8), 2 << 40)
+    assert f"{2 << 40} bytes of memory were booked" in resolved(slice_, gpu())
+    scaled = Share("share-a", (slice_,), oversubscribed=True)
+    assert resolve(scaled, {MI300X: gpu()})[0].memory == 2 << 40
 
 
 def test_all_of_a_gpu_needs_no_mask_even_if_a_rest_fills_no_atom() -> None:
