@@ -164,9 +164,14 @@ def _parse(data: bytes) -> Any:
     """Parse bytes; every error becomes a ValueError or RecursionError."""
     if data.lstrip()[:1] == b"{":
         try:
-            return json.loads(data, object_pairs_hook=_unique)
+            document = json.loads(data, object_pairs_hook=_unique)
         except json.JSONDecodeError:
             pass  # YAML's flow style starts the same way.
+        else:
+            if b"\\u" in data:
+                # Raises ValueError for half a character, which is none to YAML either.
+                json.dumps(document, ensure_ascii=False).encode()
+            return document
     # Imported here, as it costs more than all else a command does that never meets a YAML file.
     import yaml
 

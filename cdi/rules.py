@@ -19,6 +19,9 @@ HOOK_NAMES = frozenset(
 )
 NODE_TYPES = frozenset({"", "b", "c", "u", "p"})
 PERMISSIONS = frozenset("rwm")
+ANNOTATIONS_MAX = 256 << 10
+"""Bytes of all keys and values of one place."""
+
 INTERFACE_NAME_MAX = 15
 """Characters of a network interface's name in Linux."""
 
@@ -84,9 +87,15 @@ def _device_name(where: str, name: str) -> Iterator[str]:
 
 
 def _annotations(where: str, annotations: dict[str, str]) -> Iterator[str]:
-    """Check keys as Kubernetes does: ``[prefix/]name``, the name of at most 63 characters."""
+    """Check keys as Kubernetes does: ``[prefix/]name``, the name of at most 63 characters.
+
+    Of keys the case does not matter, and all of it together has a bound.
+    """
+    size = len("".join([*annotations, *annotations.values()]).encode())
+    if size > ANNOTATIONS_MAX:
+        yield f"{where}: {size} bytes, more than {ANNOTATIONS_MAX}"
     for key in annotations:
-        prefix, slash, name = key.rpartition("/")
+        prefix, slash, name = key.lower().rpartition("/")
         good = (
             0 < len(name) <= 63
             and name[0] in ALPHANUMERIC
@@ -147,8 +156,11 @@ def _hook(where: str, hook: Hook) -> Iterator[str]:
         yield f"{where}: hookName: {hook['hookName']!r} must be one of {names}"
     if not hook["path"]:
         yield f"{where}: path: empty"
-    if hook.get("timeout") == 0:
-        yield f"{where}: timeout: 0 kills the hook at once; leave it out, or give seconds"
+    if hook.get("timeout", 1) < 1:
+        yield (
+            f"{where}: timeout: {hook['timeout']} kills the hook at once; leave it out, or give "
+            "seconds"
+        )
     yield from _env(f"{where}: env", hook.get("env", []))
 
 

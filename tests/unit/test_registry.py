@@ -119,6 +119,16 @@ def test_aliases_that_multiply_stay_small(tmp_path: Path) -> None:
         registry.load(path)
 
 
+def test_half_a_character_is_refused(tmp_path: Path) -> None:
+    # A runtime reads JSON as YAML, where these escapes stand for nothing.
+    path = spec_file(tmp_path / "a.json", "0")
+    path.write_text(path.read_text().replace("WHO=0", "WHO=\\ud800"))
+    with pytest.raises(PermanentError, match=r"a\.json is neither YAML nor JSON"):
+        registry.load(path)
+    path.write_text(path.read_text().replace("\\ud800", "\\u00e4"))
+    assert registry.load(path).spec["devices"][0]["containerEdits"]["env"][0] == "WHO=ä"
+
+
 def test_a_fifo_does_not_make_us_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.yaml")
     with pytest.raises(PermanentError, match="regular file"):

@@ -100,6 +100,7 @@ EDITS = "devices.0.containerEdits"
         (f"{EDITS}.hooks.0.hookName", "preStart", ["hookName", "'preStart'"]),
         (f"{EDITS}.hooks.0.path", "", ["hooks", "path"]),
         (f"{EDITS}.hooks.0.timeout", 0, ["timeout", "kills"]),
+        (f"{EDITS}.hooks.0.timeout", -1, ["timeout", "kills"]),
         (f"{EDITS}.hooks.0.timeout", "1", ["timeout"]),
         (f"{EDITS}.hooks.0.env", ["A"], ["hooks", "'A'"]),
         (f"{EDITS}.additionalGids", [1], ["0.7.0", "additionalGids"]),
@@ -113,6 +114,20 @@ def test_a_broken_rule_is_named_with_its_place(path: str, value: object, words: 
         assert findings == []
         return
     assert any(all(word in finding for word in words) for finding in findings), findings
+
+
+@pytest.mark.parametrize("place", ["annotations", "devices.0.annotations"])
+def test_annotations_are_bounded_together(place: str) -> None:
+    # 256 KiB of keys and values, in bytes: two for an umlaut.
+    assert not any("more than" in finding for finding in found(place, {"k": "a" * (2**18 - 1)}))
+    halves = {"k": "a" * 2**17, "l": "a" * (2**17 - 1)}
+    assert any("262145 bytes, more than" in finding for finding in found(place, halves))
+    assert any("bytes, more than" in finding for finding in found(place, {"k": "ä" * 2**17}))
+
+
+@pytest.mark.parametrize("key", ["Example.COM/Key", "example.com/key", "KEY"])
+def test_the_case_of_an_annotations_key_does_not_matter(key: str) -> None:
+    assert not any(repr(key) in finding for finding in found("annotations", {key: "v"}))
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 1, {}, {"devices": [1]}])
