@@ -54,3 +54,11 @@ def is_device(name: str) -> bool:
         and name[-1].isalnum()
         and all(char.isalnum() or char in "-_.:" for char in name)
     )
+
+
+def is_share(name: str) -> bool:
+    """Whether a share may be called so: one made by command, of a pod, or of equal parts."""
+    gpu, _, place = name.rpartition("-")
+    part, _, parts = place.partition("of")
+    is_part = bool(gpu) and part.isdecimal() and parts.isdecimal()
+    return is_device(name) and (name.startswith(("share-", "pod-")) or is_part)

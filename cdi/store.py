@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cdi import ledger as ledgers
-from cdi import planner, registry, spec, usage
+from cdi import names, planner, registry, spec, usage
 from cdi.edits import Device, Spec
 from cdi.errors import PermanentError
 from cdi.files import LOCK_SECONDS, lock, make_directory, names_in, os_error, staging
@@ -202,12 +202,15 @@ def update(  # noqa: PLR0913 -- what is changed where, and three ways to go abou
         if old_spec != new_spec:
             _remove(old_spec)
         keep = {share.name for share in made.shares}
-        stale = {name for name in present - wanted if name.rpartition(".")[0] not in keep}
+        stale = {name for name in present - wanted if _is_stale(_share_of(name), keep)}
         usage.remove(paths.values_dir, stale)
         memory.names = (present | wanted) - stale
         memory.stamp = paths.values_dir.stat().st_mtime_ns
         if usage.bounded(paths.usage_dir):
-            usage.remove(paths.usage_dir, names_in(paths.usage_dir) - keep)
+            regions = names_in(paths.usage_dir) - keep
+            usage.remove(
+                paths.usage_dir, {name for name in regions if _is_stale(_unstaged(name), keep)}
+            )
     return replace(made, changed=changed)
 
 
@@ -307,6 +310,22 @@ def _values(
         if memory.values.get(one.name) is not one or one.name in lost:
             yield f"{one.name}.conf", one.values
             yield f"{one.name}.args", one.arguments
+
+
+def _is_stale(name: str, keep: set[str]) -> bool:
+    """Whether a file is of a share that is gone; whatever else lies there is somebody's."""
+    return names.is_share(name) and name not in keep
+
+
+def _share_of(name: str) -> str:
+    """Return the share that a file of values may be of, empty for another file."""
+    share, _, suffix = _unstaged(name).rpartition(".")
+    return share if suffix in {"conf", "args"} else ""
+
+
+def _unstaged(name: str) -> str:
+    """Return the name that a file gets when it is complete."""
+    return name[1:].removesuffix(".new") if name.startswith(".") else name
 
 
 def _remove(path: Path) -> None:

@@ -151,3 +151,27 @@ def test_a_spec_of_another_kind_is_not_replaced(radeons: Host) -> None:
     before = snapshot(radeons.folder)
     radeons.run("generate", "--output", other).failed(f"at {other}, found one of vendor.com/net")
     assert snapshot(radeons.folder) == before
+
+
+def test_files_of_others_are_left_alone(radeons: Host) -> None:
+    arguments = ["--gpu", "0", "--cores", "50", "--memory", "1GiB"]
+    radeons.share("create", "a", *arguments).done()
+    values = radeons.state_dir / "shares"
+    theirs = {"thesis.odt", "a.conf", ".vimrc", "share-b.odt"}
+    for name in (*theirs, "share-b.conf", "share-b.args", ".share-c.conf.new", "0-1of2.conf"):
+        (values / name).touch()
+    radeons.run("generate").done()
+    assert {path.name for path in values.iterdir()} == theirs | {"share-a.conf", "share-a.args"}
+
+
+def test_files_of_others_beside_usage_regions_are_left_alone(radeons: Host) -> None:
+    usage = radeons.folder / "usage"
+    usage.mkdir()
+    script = (
+        'mount -t tmpfs -o size=1m none "$0" && cd "$0" && touch thesis.odt share-b .share-c.new '
+        '&& "$@"; ls -A "$0"'
+    )
+    host = in_a_namespace(radeons, script, usage)
+    arguments = ["--gpu", "0", "--cores", "50", "--memory", "1GiB", "--usage-dir", str(usage)]
+    result = host.share("create", "a", *arguments).done()
+    assert result.out.split()[-2:] == ["share-a", "thesis.odt"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdi.errors import PermanentError
-from cdi.names import label, share_device
+from cdi.names import is_share, label, share_device
 from tests.unit.nodes import cpx, gpu
 
 
@@ -25,3 +25,18 @@ def test_a_share_gets_a_device_of_its_name(name: str) -> None:
 def test_a_name_that_no_device_may_have(name: str) -> None:
     with pytest.raises(PermanentError, match="a share's name"):
         share_device(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["share-a", "0-1of4", "0:3-12of16", "8eff74b5-0000-1000-801b-b56457addd1b-1of2", "pod-u.c"],
+)
+def test_names_of_shares(name: str) -> None:
+    assert is_share(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "0", "all", "thesis.odt", "1of2", "a-of", "a-1of", "a-xof2", "share-", "share-a/b"]
+)
+def test_names_of_other_things(name: str) -> None:
+    assert not is_share(name)
