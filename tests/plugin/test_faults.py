@@ -89,15 +89,20 @@ def rig(root: Path, name: str = "rx7900xtx") -> Iterator[Rig]:
         server.stop()
 
 
-def admit(it: Rig, document: Any, gpus: int = 1) -> str | AmdCdiError:
-    """Allocate as kubelet does: a pod that does not get its devices fails."""
+def admit(it: Rig, document: Any, gpus: int = 1, given: int = 0) -> str | AmdCdiError:
+    """Allocate as kubelet does: a pod that does not get its devices fails.
+
+    ``given`` is the number of its containers that got theirs before.
+    """
     began = time.monotonic()
     try:
         (name,) = it.hami.allocate([f"id-{number}" for number in range(gpus)])
     except AmdCdiError as error:
         metadata = document["metadata"]
-        # Nothing is left in ledger or spec, at once.
-        assert not any(metadata["uid"] in name for name in (*it.scene.shares, *it.scene.devices))
+        # No more is left in ledger and spec than other containers of the pod were given.
+        left = {name for name in it.scene.shares if metadata["uid"] in name}
+        assert left == it.scene.devices.keys() & left
+        assert len(left) == given
         it.server.change_pod(
             metadata["namespace"], metadata["name"], {"status": {"phase": "Failed"}}
         )
@@ -453,15 +458,21 @@ def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
             await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
             it.server.fault = decide
         gpus = registered(it.server)[:extra]
-        ask = Ask(gpus=extra, cores=amount, memory=512)
-        document = bind(it.server, f"pod-{number}", [ask], [gpus])
-        name = admit(it, document, extra)
-        if isinstance(name, str):
-            assert name == f"pod-{document['metadata']['uid']}.main"
+        kinds = (["init"], ["sidecar"], ["init", "sidecar"], [])[amount % 4]
+        asks = [
+            Ask(f"c{position}", kind=kind, gpus=extra, cores=amount, memory=512)
+            for position, kind in enumerate([*kinds, "app"])
+        ]
+        document = bind(it.server, f"pod-{number}", asks, [gpus] * len(asks))
+        for position, ask in enumerate(asks):
+            name = admit(it, document, extra, position)
+            if isinstance(name, AmdCdiError):
+                # Without a fault there is no other reason than that it does not fit.
+                assert faults or isinstance(name, PermanentError)
+                break
+            assert name == f"pod-{document['metadata']['uid']}.{ask.name}"
             assert name in it.scene.shares
             given_out[name] = ("default", f"pod-{number}")
-        elif not isinstance(name, PermanentError):
-            assert faults
     elif kind == "end":
         living = [one for one in it.server.pods() if one["status"]["phase"] == "Pending"]
         if living:
