@@ -210,7 +210,7 @@ def _size(kubelet: KubeletSide, server: ApiServer, pid: int, more: int) -> list[
         allocate(server, kubelet, devices, 100_000 + number)
         if number % 500 == 499:
             del server.requests[:]
-            server.store.history.clear()
+            server.store.compact()
     used = processor(pid)
     time.sleep(IDLE_SECONDS)
     idle = 100 * (processor(pid) - used) / IDLE_SECONDS
