@@ -34,6 +34,7 @@ enum {
     REGION_INFO_SIZE = 2,
     REGION_INFO_ALLOC_MAX_SIZE = 4,
     PRIORITY_LOW = 0,
+    PRIORITY_NORMAL = 1,
     PRIORITY_HIGH = 2,
     GRANULE = 4096
 };
@@ -365,26 +366,35 @@ static status wrap_hsa_agent_get_info(handle agent, attribute asked, void *value
 
 /* ---- the priority of queues ---- */
 
+/* The priority that the pod chose, else the one that is wanted. */
+static int priority_of_task(int wanted)
+{
+    switch (environment_task_priority()) {
+    case TASK_PRIORITY_HIGH:
+        return PRIORITY_HIGH;
+    case TASK_PRIORITY_LOW:
+        return PRIORITY_LOW;
+    default:
+        return wanted;
+    }
+}
+
 static status wrap_hsa_queue_create(handle agent, uint32_t size, uint32_t type,
                                     void (*callback)(status, void *, void *), void *data,
                                     uint32_t private_bytes, uint32_t group_bytes, void **queue)
 {
     status result = REAL(hsa_queue_create)(agent, size, type, callback, data, private_bytes,
                                            group_bytes, queue);
-    enum task_priority priority = environment_task_priority();
-    if (result == SUCCESS && priority != TASK_PRIORITY_UNSET && real_hsa_amd_queue_set_priority)
-        REAL(hsa_amd_queue_set_priority)
-    (*queue, priority == TASK_PRIORITY_HIGH ? PRIORITY_HIGH : PRIORITY_LOW);
+    int priority = priority_of_task(PRIORITY_NORMAL);
+    if (result == SUCCESS && priority != PRIORITY_NORMAL && real_hsa_amd_queue_set_priority)
+        REAL(hsa_amd_queue_set_priority)(*queue, priority);
     return result;
 }
 
 /* HIP sets the priority of its streams after creating their queues; the pod's own stands. */
 static status wrap_hsa_amd_queue_set_priority(void *queue, int wanted)
 {
-    enum task_priority priority = environment_task_priority();
-    if (priority != TASK_PRIORITY_UNSET)
-        wanted = priority == TASK_PRIORITY_HIGH ? PRIORITY_HIGH : PRIORITY_LOW;
-    return REAL(hsa_amd_queue_set_priority)(queue, wanted);
+    return REAL(hsa_amd_queue_set_priority)(queue, priority_of_task(wanted));
 }
 
 static const struct symbol_hook hooks[] = {

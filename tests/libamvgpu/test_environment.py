@@ -149,6 +149,15 @@ def test_share_of_compute_units_only(trixie: Runtime, library, tmp_path) -> None
 
 # ---- holding on ----
 
+
+def ask(environment: dict[str, str], program: Path, *words: str) -> str:
+    """What tests/environment.c answers."""
+    done = subprocess.run(
+        [program, *words], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
 ATTEMPTS = {
     "setenv": ["set", "HSA_CU_MASK", "0:0-303", "get", "HSA_CU_MASK"],
     "putenv": ["put", "HSA_CU_MASK=0:0-303", "get", "HSA_CU_MASK"],
@@ -165,11 +174,9 @@ ATTEMPTS = {
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_program_cannot_change(attempt: str, program, library) -> None:
     environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK}
-    done = subprocess.run(
-        [program, *ATTEMPTS[attempt]], env=environment, capture_output=True, text=True, check=True
-    )
-    assert MASK in done.stdout
-    assert "303" not in done.stdout
+    answer = ask(environment, program, *ATTEMPTS[attempt])
+    assert MASK in answer
+    assert "303" not in answer
 
 
 @pytest.mark.parametrize(
@@ -188,65 +195,56 @@ def test_program_cannot_change(attempt: str, program, library) -> None:
 )
 def test_held_names(name: str, program, library) -> None:
     environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, name: "1"}
-    done = subprocess.run(
-        [program, "set", name, "2", "get", name, "unset", name, "get", name],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["1", "1"]
+    answer = ask(environment, program, "set", name, "2", "get", name, "unset", name, "get", name)
+    assert answer.split() == ["1", "1"]
 
 
 @pytest.mark.parametrize("name", ["PATH", "HSA_CU", "HSA_CU_MASKS", "HIP_VISIBLE_DEVICES", "LD"])
 def test_other_names_are_free(name: str, program, library) -> None:
     environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, name: "1"}
-    done = subprocess.run(
-        [program, "set", name, "2", "get", name, "unset", name, "get", name],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["2", UNSET]
+    answer = ask(environment, program, "set", name, "2", "get", name, "unset", name, "get", name)
+    assert answer.split() == ["2", UNSET]
 
 
 def test_skip_of_the_mask_is_taken_out(program, library) -> None:
     name = "HSA_CU_MASK_SKIP_INIT"
     environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, name: "1", "Z": "1"}
-    done = subprocess.run(
-        [program, "all", "get", name, "set", name, "1", "get", name, "put", f"{name}=1", "all"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+    answer = ask(
+        environment,
+        program,
+        "all",
+        "get",
+        name,
+        "set",
+        name,
+        "1",
+        "get",
+        name,
+        "put",
+        f"{name}=1",
+        "all",
     )
-    assert name not in done.stdout
-    assert "Z=1" in done.stdout
+    assert name not in answer
+    assert "Z=1" in answer
 
 
 def test_audit_list_may_grow_but_not_lose_us(program, library) -> None:
     environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK}
-    done = subprocess.run(
-        [
-            program,
-            "set",
-            "LD_AUDIT",
-            "/other.so",
-            "get",
-            "LD_AUDIT",
-            "set",
-            "LD_AUDIT",
-            f"/other.so:{library}",
-            "get",
-            "LD_AUDIT",
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+    answer = ask(
+        environment,
+        program,
+        "set",
+        "LD_AUDIT",
+        "/other.so",
+        "get",
+        "LD_AUDIT",
+        "set",
+        "LD_AUDIT",
+        f"/other.so:{library}",
+        "get",
+        "LD_AUDIT",
     )
-    assert done.stdout.split() == [str(library), f"/other.so:{library}"]
+    assert answer.split() == [str(library), f"/other.so:{library}"]
 
 
 def test_rocr_reads_the_mask_of_the_share(trixie: Runtime, library, tmp_path) -> None:
@@ -270,14 +268,8 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS)
 def test_cleaned_environment_stays_in_the_share(way: str, program, library) -> None:
     environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, "HOME": "/root"}
-    done = subprocess.run(
-        [program, way, "/usr/bin/env", "ONLY=1"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert sorted(done.stdout.splitlines()) == sorted(
+    answer = ask(environment, program, way, "/usr/bin/env", "ONLY=1")
+    assert sorted(answer.splitlines()) == sorted(
         ["ONLY=1", f"HSA_CU_MASK={MASK}", f"LD_AUDIT={library}"]
     )
 
@@ -285,15 +277,9 @@ def test_cleaned_environment_stays_in_the_share(way: str, program, library) -> N
 @pytest.mark.parametrize("way", WAYS)
 def test_replaced_value_is_put_right(way: str, program, library) -> None:
     environment = {"LD_AUDIT": str(library), "HSA_CU_MASK": MASK}
-    done = subprocess.run(
-        [program, way, "/usr/bin/env", "HSA_CU_MASK=0:0-303"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f"HSA_CU_MASK={MASK}" in done.stdout.splitlines()
-    assert "303" not in done.stdout
+    answer = ask(environment, program, way, "/usr/bin/env", "HSA_CU_MASK=0:0-303")
+    assert f"HSA_CU_MASK={MASK}" in answer.splitlines()
+    assert "303" not in answer
 
 
 def test_python_subprocess_with_an_empty_environment(library) -> None:
