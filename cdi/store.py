@@ -215,9 +215,11 @@ def update(  # noqa: PLR0913 -- what is changed where, and three ways to go abou
 
 
 def missing(made: Draft, paths: Paths) -> list[str]:
-    """Say which files that containers of shares need are not on the host."""
+    """Say what containers of shares need and the host has not."""
+    if not made.held:
+        return []
     options = made.ledger.options
-    return [
+    lacking = [
         f"{what} is not at {path}, so no container with a share will start; install it, or name "
         f"another place with {flag}"
         for what, path, flag in (
@@ -225,8 +227,15 @@ def missing(made: Draft, paths: Paths) -> list[str]:
             ("the library", options.library_path, "--library-path"),
         )
         # Path.is_file raises for names that are too long, or in folders that are closed to us.
-        if made.held and not os.path.isfile(paths.sysroot / path.lstrip("/"))  # noqa: PTH113
+        if not os.path.isfile(paths.sysroot / path.lstrip("/"))  # noqa: PTH113
     ]
+    if not usage.bounded(paths.usage_dir):
+        lacking.append(
+            f"{paths.usage_dir} is no filesystem of its own, so the processes of a share count "
+            "their memory in the container's /tmp; mount one there, such as a tmpfs of 64 MiB, and "
+            "generate again"
+        )
+    return lacking
 
 
 def export(target: Path, data: bytes) -> bool:

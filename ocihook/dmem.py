@@ -1,7 +1,7 @@
 """The memory cap of a share: ``dmem.max`` of the container's cgroup.
 
 A cap counts only once it was read back: up to Linux 7.2 a cap below the present use is taken and
-does nothing, and values of 2**63 and more read back as no limit (measured on 7.2 and 7.3).
+does nothing, and values from (2**63-1)/4096 on read back as no limit (measured on 7.2 and 7.3).
 """
 
 from __future__ import annotations

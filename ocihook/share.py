@@ -35,7 +35,7 @@ class Gpu:
         self.cus = _cus(fields["cus"], self.count, self.atom)
         """CU set of the share on this GPU."""
         self.bytes = _number(fields, "bytes", 0, 2**63 - 1)
-        """Memory of the share on this GPU; the controller reads 2**63 and more as no limit.
+        """Memory of the share on this GPU; the controller reads about 2**51 and more as no limit.
 
         0 on a GPU without memory of its own, where there is nothing to hold.
         """
