@@ -53,13 +53,20 @@ static int open_region(void)
     return account.state;
 }
 
-/* Whether there is a region to count in. */
-static bool ready(void)
+__attribute__((noinline)) static bool make_ready(void)
 {
     int state = atomic_load_explicit(&account.state, memory_order_acquire);
     if (state == REGION_UNOPENED)
         state = open_region();
     return state == REGION_OPEN && usage_attach(&account.region);
+}
+
+/* Whether there is a region to count in. */
+static inline bool ready(void)
+{
+    return (atomic_load_explicit(&account.state, memory_order_acquire) == REGION_OPEN &&
+            usage_attached(&account.region)) ||
+           make_ready();
 }
 
 static bool reserve(unsigned device, uint64_t bytes)

@@ -484,7 +484,7 @@ static bool claim(struct usage *region)
 bool usage_attach(struct usage *region)
 {
     struct usage_process *process = region->process;
-    if (atomic_load_explicit(&process->attached, memory_order_acquire))
+    if (usage_attached(region))
         return true;
     lock_take(&process->slow);
     bool attached = process->attached;

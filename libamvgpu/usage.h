@@ -44,6 +44,11 @@ void usage_close(struct usage *region);
 /* Takes a slot for this process where it has none; false when none can be had. */
 bool usage_attach(struct usage *region);
 
+static inline bool usage_attached(const struct usage *region)
+{
+    return atomic_load_explicit(&region->process->attached, memory_order_acquire);
+}
+
 /* Adds `bytes` to what this process holds of `device` (below region->devices) if all processes
  * together then stay within `limit`. The region must be attached. */
 bool usage_reserve(struct usage *region, unsigned device, uint64_t bytes, uint64_t limit);
