@@ -22,7 +22,7 @@ from tests.libamvgpu.runtime import (
     Share,
 )
 
-# MOST and LESS do not both fit. HIP gives no more than three quarters in one piece.
+# MOST and LESS do not both fit. Of 256 MiB, HIP from 5.7 on gives 192 in one piece (measured).
 LIMIT, MOST, LESS = 256 * MIB, 160 * MIB, 100 * MIB
 POOL = "hsa_amd_memory_pool_allocate"
 
