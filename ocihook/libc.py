@@ -46,11 +46,11 @@ MOUNT_HINT = "give the container nothing at or above /usr/local/vgpu"
 def check(container: Container, share: Share) -> str:
     """Return what makes the library hold, as a text; raises Refusal where it would not load."""
     auditors = container.environment.get("LD_AUDIT", "").split(":")
-    if LIBRARY not in auditors[:MAX_AUDITORS] or len(auditors) > MAX_AUDITORS:
+    if LIBRARY not in auditors or len(auditors) > MAX_AUDITORS:
+        others = f" and at most {MAX_AUDITORS - 1} others" if LIBRARY in auditors else ""
         found = repr(container.environment.get("LD_AUDIT", ""))[:200]
         hint = "start the container without an LD_AUDIT of its own"
-        expected = f"LD_AUDIT with {LIBRARY} and at most {MAX_AUDITORS - 1} others"
-        raise Refusal(f"{expected} in {container.where}", found, hint)
+        raise Refusal(f"LD_AUDIT with {LIBRARY}{others} in {container.where}", found, hint)
     rootfs = Rootfs(container)
     _check_values(container, share, rootfs)
     library = _elf_library(container, share, rootfs)
