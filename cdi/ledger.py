@@ -7,8 +7,10 @@ whole and replaced whole; the one before stays beside it as ``ledger.json.previo
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,9 +42,17 @@ class Ledger:
 
     def with_share(self, share: Share) -> Ledger:
         """Return the ledger with one more share, whose name is a new one."""
-        return Ledger(
-            tuple(sorted((*self.shares, share), key=lambda present: present.name)), self.options
-        )
+        place = self._place(share.name)
+        return Ledger((*self.shares[:place], share, *self.shares[place:]), self.options)
+
+    def share(self, name: str) -> Share | None:
+        """Return the share of this name, None if there is none."""
+        found = self.shares[(place := self._place(name)) : place + 1]
+        return found[0] if found and found[0].name == name else None
+
+    def _place(self, name: str) -> int:
+        """Return where a share of this name stands, or would."""
+        return bisect_left(self.shares, name, key=attrgetter("name"))
 
     def without_share(self, name: str) -> Ledger:
         """Return the ledger without the share of this name.
@@ -97,12 +107,14 @@ def encode(ledger: Ledger, lines: dict[str, tuple[Share, str]] | None = None) ->
     ``lines`` has those of shares that were written before, by name, and takes the new ones.
     """
     lines = {} if lines is None else lines
+    texts = []
     for share in ledger.shares:
         known = lines.get(share.name)
         if known is None or (known[0] is not share and known[0] != share):
-            line = json.dumps(share_fields(share), separators=(",", ":"))
-            lines[share.name] = (share, line)
-    shares = ",\n".join(lines[share.name][1] for share in ledger.shares)
+            known = (share, json.dumps(share_fields(share), separators=(",", ":")))
+            lines[share.name] = known
+        texts.append(known[1])
+    shares = ",\n".join(texts)
     options = json.dumps(asdict(ledger.options), separators=(",", ":"))
     return (f'{{"version":{VERSION},\n"options":{options},\n"shares":[\n{shares}\n]}}\n').encode()
 

@@ -21,7 +21,7 @@ from cdi.errors import PermanentError
 from cdi.names import gpu_names, partition_names
 from cdi.node import Node, Partition
 from cdi.options import Options
-from cdi.share import Grant, Share, Slice, resolve
+from cdi.share import Grant, Share, resolve
 
 KIND = "amd.com/gpu"
 
@@ -76,6 +76,8 @@ class Offer:
     """A share as a device."""
 
     share: Share
+    claims: tuple[tuple[tuple[str, int], int], ...]
+    """Its CUs by PCI address and partition."""
     device: Device
     held: Held | None
     """None if there is nothing to hold it to, as it is all of its GPUs."""
@@ -123,21 +125,26 @@ def render(
     devices = gpu_devices
     held: list[Held] = []
     gpus = {gpu.pci: gpu for gpu in node.gpus}
+    known = offers.shares
     claimed: dict[tuple[str, int], int] = {}
     rendered: list[Share] = []
     for share in shares:
+        offer = known.get(share.name)
         try:
-            offer = offers.shares.get(share.name)
             if offer is None or (offer.share is not share and offer.share != share):
                 offer = _offer(share, resolve(share, gpus), options, host_paths)
-            _claim(share, claimed, rendered)
+                known[share.name] = offer
+            for place, cus in offer.claims:
+                if place in claimed and claimed[place] & cus:
+                    _require_turns(share, rendered)
         except PermanentError as error:
             warnings.append(f"left out: {error}")
             continue
-        offers.shares[share.name] = offer
+        for place, cus in offer.claims:
+            claimed[place] = claimed.get(place, 0) | cus
         rendered.append(share)
         devices.append(offer.device)
-        if offer.held:
+        if offer.held is not None:
             held.append(offer.held)
     return Rendering((*devices, every), tuple(held), tuple(warnings))
 
@@ -157,17 +164,19 @@ def _gpu_devices(node: Node, options: Options) -> tuple[Device, ...]:
 
 def _offer(share: Share, grants: Sequence[Grant], options: Options, host_paths: HostPaths) -> Offer:
     """Return the device of a share and what holds its container to it."""
+    claims = tuple(((one.pci, one.partition), one.cus) for one in share.slices)
     visible = _visibility(grants)
     edits: ContainerEdits = {"deviceNodes": _nodes([grant.partition for grant in grants])}
     if all(grant.whole for grant in grants) and not share.oversubscribed:
-        return Offer(share, {"name": share.name, "containerEdits": {**edits, "env": visible}}, None)
+        whole: ContainerEdits = {**edits, "env": visible}
+        return Offer(share, claims, {"name": share.name, "containerEdits": whole}, None)
     env = [*visible, *_limits(share, grants), f"LD_AUDIT={CONTAINER_LIBRARY}"]
     if host_paths.usage_dir:
         env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
     hook = _hook(share.name, grants, options, host_paths)
     held = Held(share.name, tuple(env), hook, len(grants))
     edits |= _enforcement(held, options, host_paths)
-    return Offer(share, {"name": share.name, "containerEdits": edits}, held)
+    return Offer(share, claims, {"name": share.name, "containerEdits": edits}, held)
 
 
 def assemble(devices: Sequence[Device]) -> Spec:
@@ -200,29 +209,19 @@ def _nodes(partitions: Iterable[Partition]) -> list[DeviceNode]:
     return [{"path": path, "permissions": "rw"} for path in paths]
 
 
-def _claim(share: Share, claimed: dict[tuple[str, int], int], others: Sequence[Share]) -> None:
-    """Note the CUs of a share as its own; raises PermanentError if they are another's."""
+def _require_turns(share: Share, others: Sequence[Share]) -> None:
+    """Raise PermanentError if another has CUs of a share at the same time."""
     for slice_ in share.slices:
-        place = (slice_.pci, slice_.partition)
-        if claimed.get(place, 0) & slice_.cus:
-            _require_turns(share, slice_, others)
-    for slice_ in share.slices:
-        place = (slice_.pci, slice_.partition)
-        claimed[place] = claimed.get(place, 0) | slice_.cus
-
-
-def _require_turns(share: Share, slice_: Slice, others: Sequence[Share]) -> None:
-    """Raise PermanentError if others have CUs of a slice at the same time."""
-    for other in others:
-        for theirs in other.slices:
-            same = (theirs.pci, theirs.partition) == (slice_.pci, slice_.partition)
-            common = theirs.cus & slice_.cus
-            if same and common and not share.takes_turns_with(other):
-                raise PermanentError(
-                    f"share {share.name!r}: CU {cumask.format_cus(common)} of GPU {slice_.pci} "
-                    f"belongs to share {other.name!r} as well",
-                    "remove one of the two",
-                )
+        for other in others:
+            for theirs in other.slices:
+                same = (theirs.pci, theirs.partition) == (slice_.pci, slice_.partition)
+                common = theirs.cus & slice_.cus
+                if same and common and not share.takes_turns_with(other):
+                    raise PermanentError(
+                        f"share {share.name!r}: CU {cumask.format_cus(common)} of GPU "
+                        f"{slice_.pci} belongs to share {other.name!r} as well",
+                        "remove one of the two",
+                    )
 
 
 def rocr_tokens(grants: Sequence[Grant]) -> list[str]:

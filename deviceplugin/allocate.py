@@ -298,9 +298,10 @@ class Hami:
 
         def add(ledger: Ledger) -> Ledger:
             # One of this name is left of an attempt that kubelet never got the answer of.
-            others = tuple(share for share in ledger.shares if share.name != name)
-            share = planner.plan(name, wants, others, memory_scale, before)
-            return Ledger(others, ledger.options).with_share(share)
+            if ledger.share(name) is not None:
+                ledger = ledger.without_share(name)
+            share = planner.plan(name, wants, ledger.shares, memory_scale, before)
+            return ledger.with_share(share)
 
         try:
             made = self.books.change(add, LOCK_SECONDS)
@@ -318,9 +319,7 @@ class Hami:
         """Take the share out of the books, in the end if not now."""
 
         def remove(ledger: Ledger) -> Ledger:
-            return Ledger(
-                tuple(share for share in ledger.shares if share.name != name), ledger.options
-            )
+            return ledger if ledger.share(name) is None else ledger.without_share(name)
 
         try:
             self.books.change(remove, UNDO_SECONDS / 2)

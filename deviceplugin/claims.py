@@ -69,16 +69,16 @@ def want(booking: Booking, unit: Unit) -> Want:
 
 def held_cus(pod_uid: str, shares: Iterable[Share], units: Iterable[Unit]) -> str:
     """Return the annotation of the CUs that a pod's shares have: ids to CU lists, as JSON."""
-    ids = {unit.place: unit.id for unit in units}
-    held: dict[str, int] = {}
+    prefix = share_prefix(pod_uid)
+    held: dict[tuple[str, int], int] = {}
     for share in shares:
-        if share.name.startswith(share_prefix(pod_uid)):
+        if share.name.startswith(prefix):
             for slice_ in share.slices:
-                unit_id = ids.get((slice_.pci, slice_.partition))
-                if unit_id is not None:
-                    held[unit_id] = held.get(unit_id, 0) | slice_.cus
+                place = (slice_.pci, slice_.partition)
+                held[place] = held.get(place, 0) | slice_.cus
+    told = {unit.id: held[unit.place] for unit in units if unit.place in held}
     return json.dumps(
-        {unit_id: cumask.format_cus(cus) for unit_id, cus in sorted(held.items())},
+        {unit_id: cumask.format_cus(cus) for unit_id, cus in sorted(told.items())},
         separators=(",", ":"),
     )
 
