@@ -110,6 +110,15 @@ def allocate(
     return took, trips
 
 
+def rest(root: Path) -> None:
+    """Wait until what was given back before is out of the books."""
+    ledger = root / "var/lib/amd-cdi/ledger.json"
+    until = time.monotonic() + 5
+    while ledger.read_bytes().count(b'"name"') > 640 and time.monotonic() < until:
+        time.sleep(0.005)
+    time.sleep(0.02)
+
+
 def durable(root: Path) -> float:
     """Return the seconds of making files durable as one more share does."""
     spec = (root / "etc/cdi/amd.com-gpu.yaml").read_bytes()
@@ -183,6 +192,7 @@ def _calls(
     times, disk, loops, trips = [], [], [], 0
     used = processor(pid)
     for number in range(allocates):
+        rest(root)
         took, count = allocate(server, kubelet, devices, 100 + number)
         times.append(1000 * took)
         trips = max(trips, count)
