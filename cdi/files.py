@@ -66,18 +66,19 @@ def make_directory(directory: Path) -> None:
 
 
 @contextmanager
-def lock(place: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the lock of a directory, or of a file in it, which is made if it is missing.
+def lock(directory: Path, seconds: float = LOCK_SECONDS, name: str = ".") -> Iterator[None]:
+    """Hold the lock of a directory, or of a file of this name in it, which is made if missing.
 
     The lock is flock(2), which the kernel releases when the process dies. Whoever can open the
     place can hold its lock, so a file, which only its owner can open, keeps other users out.
     Raises TemporaryError after ``seconds`` without it.
     """
-    made = 0 if place.is_dir() else os.O_CREAT | os.O_NOFOLLOW
+    place = directory / name
+    flags = os.O_DIRECTORY if name == "." else os.O_CREAT | os.O_NOFOLLOW
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | made, 0o600)
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
-        raise os_error("use the directory", place if not made else place.parent, error) from error
+        raise os_error("use the directory", directory, error) from error
     try:
         deadline = time.monotonic() + seconds
         while True:

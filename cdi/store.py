@@ -171,8 +171,8 @@ def update(  # noqa: PLR0913 -- what is changed where, and three ways to go abou
     for directory in (paths.spec_dir, paths.state_dir, paths.values_dir):
         make_directory(directory)
     with (
-        lock(paths.state_dir / LOCK_FILE, lock_seconds),
-        lock(paths.spec_dir / LOCK_FILE, lock_seconds),
+        lock(paths.state_dir, lock_seconds, LOCK_FILE),
+        lock(paths.spec_dir, lock_seconds, LOCK_FILE),
     ):
         before = ledgers.load(paths.state_dir, memory.ledger)
         after = change(before)

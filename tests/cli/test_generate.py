@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from cdi import sample
+from cdi.registry import paths_in
 from tests.captures import shared
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, snapshot
@@ -181,7 +182,7 @@ def test_options_of_generate_are_kept_by_later_commands(radeons: Host) -> None:
     radeons.spec_dir.mkdir()
     radeons.generate(*arguments).done()
     radeons.share("create", "x", "--gpu", "0", "--cores", "50").done()
-    assert [path.name for path in radeons.spec_dir.iterdir()] == ["mine.json"]
+    assert [path.name for path in paths_in(radeons.spec_dir)] == ["mine.json"]
     edits = devices(load(radeons.spec_dir / "mine.json"))["share-x"]
     (hook,) = edits["hooks"]
     assert (hook["path"], hook["hookName"]) == ("/opt/hook", "createRuntime")
@@ -189,16 +190,16 @@ def test_options_of_generate_are_kept_by_later_commands(radeons: Host) -> None:
     assert edits["mounts"][0]["hostPath"] == "/opt/lib.so"
     # Another place or format takes the file along.
     radeons.generate().done()
-    assert [path.name for path in radeons.spec_dir.iterdir()] == ["amd.com-gpu.yaml"]
+    assert [path.name for path in paths_in(radeons.spec_dir)] == ["amd.com-gpu.yaml"]
 
 
 def test_the_way_into_the_spec_directory_does_not_matter(radeons: Host) -> None:
     radeons.generate().done()
     (radeons.folder / "link").symlink_to(radeons.spec_dir)
     radeons.generate("--output", "state/../cdi/a.yaml").done()
-    assert [path.name for path in radeons.spec_dir.iterdir()] == ["a.yaml"]
+    assert [path.name for path in paths_in(radeons.spec_dir)] == ["a.yaml"]
     radeons.generate("--output", radeons.folder / "link/b.yaml").done()
-    assert [path.name for path in radeons.spec_dir.iterdir()] == ["b.yaml"]
+    assert [path.name for path in paths_in(radeons.spec_dir)] == ["b.yaml"]
 
 
 def test_a_copy_elsewhere_leaves_the_state_alone(radeons: Host) -> None:
@@ -306,6 +307,7 @@ def test_a_state_directory_below_the_sysroot_is_as_the_host_sees_it(own: MakeHos
         "HIP_VISIBLE_DEVICES=0\n"
         "HSA_CU_MASK=0:0-47\n"
         f"HIP_DEVICE_MEMORY_LIMIT_0={12280 << 20}\n"
+        "LD_AUDIT=/usr/local/vgpu/libamvgpu.so\n"
     )
 
 

@@ -1,7 +1,9 @@
 """Shares of the guest's GPUs, and what the CDI device of one gives its container."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.kernel.containers import Bind, Hook, Stage
 from tests.kernel.guest import Region
@@ -43,9 +45,11 @@ class Share:
         return Hook(path, args, stage)
 
 
-def binds(tools: Tools) -> list[Bind]:
-    """What brings the library and its values into a container."""
-    return [Bind(tools.library, _LIBRARY), Bind(tools.values, _VALUES)]
+def binds(tools: Tools, share: Share) -> list[Bind]:
+    """What brings the library and the share's values into a container."""
+    values = Path(tempfile.gettempdir()) / f"{share.name}.conf"
+    values.write_text("".join(f"{name}={value}\n" for name, value in share.environment().items()))
+    return [Bind(tools.library, _LIBRARY), Bind(values, _VALUES)]
 
 
 def _gpu(index: int, part: Part) -> str:

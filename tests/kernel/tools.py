@@ -35,11 +35,6 @@ class Tools:
         return self.folder / "libamvgpu.so"
 
     @property
-    def values(self) -> Path:
-        """A share's values, empty."""
-        return self.folder / "share.conf"
-
-    @property
     def hook(self) -> Path:
         """The hook, installed as on a node."""
         return self.folder / "hook/amd-oci-hook"
@@ -63,7 +58,6 @@ def build(folder: Path) -> Tools:
     subprocess.run(charge, check=True)
     auditor = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(tools.library)]
     subprocess.run(auditor, input=_AUDITOR, text=True, check=True)
-    tools.values.touch()
     install = [sys.executable, "-m", "ocihook.install", f"--target={tools.hook.parent}"]
     subprocess.run(install, cwd=_HERE.parents[1], check=True)
     return tools

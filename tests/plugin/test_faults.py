@@ -259,7 +259,7 @@ def test_real_deadlines_keep_to_ten_seconds(tmp_path: Path) -> None:
 def test_books_that_another_process_keeps_are_waited_for_and_given_up(tmp_path: Path) -> None:
     with rig(tmp_path) as it:
         document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
-        with lock(tmp_path / "var/lib/amd-cdi" / LOCK_FILE):
+        with lock(tmp_path / "var/lib/amd-cdi", name=LOCK_FILE):
             error = admit(it, document)
         assert isinstance(error, TemporaryError)
         assert "another process has held the lock" in error.message

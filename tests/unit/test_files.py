@@ -118,12 +118,12 @@ def test_a_lock_is_held_by_one_process_and_freed_by_its_death(tmp_path: Path) ->
 def test_the_lock_of_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with lock(tmp_path / ".lock"):
+        with lock(tmp_path, name=".lock"):
             assert stat.S_IMODE((tmp_path / ".lock").stat().st_mode) == 0o600
     finally:
         os.umask(before)
     (tmp_path / "link").symlink_to("target")
-    with pytest.raises(PermanentError), lock(tmp_path / "link"):
+    with pytest.raises(PermanentError), lock(tmp_path, name="link"):
         pass
     assert not (tmp_path / "target").exists()
 

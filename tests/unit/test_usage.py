@@ -32,5 +32,6 @@ def test_what_a_crash_left_is_neither_taken_for_a_region_nor_kept(tmp_path: Path
     (tmp_path / ".share-gone.new").write_bytes(b"half")
     usage.lay(tmp_path, {"share-a": 1})
     assert (tmp_path / "share-a").read_bytes() == bytes(ONE_GPU)
-    usage.prune(tmp_path, {"share-a"})
+    assert {path.name for path in tmp_path.iterdir()} == {"share-a", ".share-gone.new"}
+    usage.remove(tmp_path, {".share-gone.new", "share-never"})
     assert [path.name for path in tmp_path.iterdir()] == ["share-a"]

@@ -46,7 +46,7 @@ class Candidate:
             "tests/pod",
             [wanted.hook(str(self.tools.hook), require)],
             wanted.environment(),
-            share.binds(self.tools),
+            share.binds(self.tools, wanted),
         )
         return judgement.judge(container, self.process, program, self.folder)
 

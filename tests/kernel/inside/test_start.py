@@ -45,7 +45,7 @@ def start(runtime: Runtime, system: Path, pod: Cgroup, tmp_path: Path) -> Start:
     def started(of: Share, require: str) -> Outcome:
         own = tools.inside()
         hooks = [of.hook(str(own.hook), require)]
-        binds = share.binds(own)
+        binds = share.binds(own, of)
         container = Container(of.name, system, "tests/pod", hooks, of.environment(), binds)
         return containers.run(runtime.command(container, tmp_path, ["/bin/echo", "started"]))
 
