@@ -6,12 +6,18 @@
  *   context N         hipCtxCreate on device N, and hipCtxSetCurrent
  *   pool N            memory pools are made for device N, whichever is current
  *   take ENTRY BYTES  an allocation; answers its code and, on success, its number
+ *   threads ENTRY BYTES  the same by two threads at once, of which the first has set device 0 and
+ *                     the second device 1; both codes and the number of the first
+ *   peer N            hipDeviceEnablePeerAccess of the current device to device N
+ *   copy TO FROM BYTES  hipMemcpyPeer between two numbers, from device 1 to device 0
  *   give NUMBER       its release
  *   trim              what a program can do to give unused memory of pools back
  *   reset             hipDeviceReset
+ *   reset N           hipDevicePrimaryCtxReset of device N
  *   share NUMBER      code and handle of an allocation, for another process (hipIpcGetMemHandle)
  *   attach HANDLE     opens it, and closes it again; both codes
  *   info              code, free, total (hipMemGetInfo), hipDeviceTotalMem, totalGlobalMem
+ *   properties NAME   code and totalGlobalMem of a symbol of hipGetDeviceProperties
  *   hsa               ROCr's size and largest allocation of the first pool and region of device 0
  *   fork | clone      goes on in a child (by libc, or by a bare system call), and ends with it
  *   vfork PATH        runs a program in the child of vfork; answers its exit status
@@ -24,6 +30,8 @@
 #include <hip/hip_runtime_api.h>
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
+#include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,8 +63,8 @@ struct entry {
     int (*give)(struct held *held);
 };
 
-static int device, pool_device;
-static hipStream_t stream; /* of its own: HIP 5.2 does not survive hipMallocAsync without one */
+static _Thread_local int device, pool_device;
+static _Thread_local hipStream_t stream; /* of its own: HIP 5.2 does not survive hipMallocAsync without one */
 
 #define CHECK(call)             \
     do {                        \
@@ -490,12 +498,17 @@ static const struct entry entries[] = {
 static struct held holdings[MOST];
 static unsigned count;
 
-static void command_take(const char *name, size_t bytes)
+static const struct entry *find_entry(const char *name)
 {
-    const struct entry *entry = NULL;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
         if (strcmp(entries[i].name, name) == 0)
-            entry = &entries[i];
+            return &entries[i];
+    return NULL;
+}
+
+static void command_take(const char *name, size_t bytes)
+{
+    const struct entry *entry = find_entry(name);
     if (!entry) {
         printf("absent\n");
         return;
@@ -507,6 +520,65 @@ static void command_take(const char *name, size_t bytes)
     else
         holdings[count++] = held;
     printf("%d %u %p\n", status, count - 1, held.pointer);
+}
+
+struct worker {
+    pthread_t thread;
+    int device, status;
+    struct held held;
+};
+
+static pthread_barrier_t both;
+
+static void *work(void *data)
+{
+    struct worker *worker = data;
+    device = pool_device = worker->device;
+    worker->status = (int)hipSetDevice(device);
+    pthread_barrier_wait(&both); /* either device is set when the first memory is taken */
+    if (!worker->status)
+        worker->status = worker->held.entry->take(&worker->held, worker->held.bytes);
+    pthread_barrier_wait(&both);
+    return NULL;
+}
+
+static void command_threads(const char *name, size_t bytes)
+{
+    struct worker workers[2];
+    unsigned first = count;
+    pthread_barrier_init(&both, NULL, 2);
+    for (int i = 0; i < 2; i++) {
+        workers[i] = (struct worker){.device = i, .held = {.entry = find_entry(name), .bytes = bytes}};
+        pthread_create(&workers[i].thread, NULL, work, &workers[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(workers[i].thread, NULL);
+        if (!workers[i].status)
+            holdings[count++] = workers[i].held;
+    }
+    printf("%d %d %u\n", workers[0].status, workers[1].status, first);
+}
+
+static void command_copy(unsigned to, unsigned from, size_t bytes)
+{
+    int status = (int)hipMemcpyPeer(holdings[to].pointer, 0, holdings[from].pointer, 1, bytes);
+    printf("%d\n", status);
+}
+
+/* totalGlobalMem follows the name; in the newer layout a UUID and a LUID stand between them. */
+static void command_properties(const char *name)
+{
+    enum { OLD_OFFSET = 256, NEW_OFFSET = 288 };
+    static char properties[65536];
+    hipError_t (*ask)(void *, int) = (hipError_t(*)(void *, int))dlsym(RTLD_DEFAULT, name);
+    size_t total, offset = strstr(name, "R0600") ? NEW_OFFSET : OLD_OFFSET;
+    if (!ask) {
+        printf("absent\n");
+        return;
+    }
+    int status = (int)ask(properties, device);
+    memcpy(&total, properties + offset, sizeof total);
+    printf("%d %zu\n", status, total);
 }
 
 static void command_info(void)
@@ -596,7 +668,7 @@ static void command_exec(void)
 int main(void)
 {
     char line[512], name[256];
-    unsigned long number;
+    unsigned long number, second, bytes;
     setvbuf(stdin, NULL, _IONBF, 0); /* what was read ahead would be lost in exec */
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "device %lu", &number) == 1) {
@@ -611,14 +683,24 @@ int main(void)
             printf("0\n");
         } else if (sscanf(line, "take %127s %lu", name, &number) == 2) {
             command_take(name, number);
+        } else if (sscanf(line, "threads %127s %lu", name, &number) == 2) {
+            command_threads(name, number);
+        } else if (sscanf(line, "peer %lu", &number) == 1) {
+            printf("%d\n", hipDeviceEnablePeerAccess((int)number, 0));
+        } else if (sscanf(line, "copy %lu %lu %lu", &number, &second, &bytes) == 3) {
+            command_copy((unsigned)number, (unsigned)second, bytes);
         } else if (sscanf(line, "give %lu", &number) == 1) {
             printf("%d\n", holdings[number].entry->give(&holdings[number]));
         } else if (strcmp(line, "trim\n") == 0) {
             hipMemPool_t pool;
             int status = (int)hipDeviceGetDefaultMemPool(&pool, device);
             printf("%d\n", status ? status : (int)hipMemPoolTrimTo(pool, 0));
+        } else if (sscanf(line, "reset %lu", &number) == 1) {
+            printf("%d\n", hipDevicePrimaryCtxReset((int)number));
         } else if (strcmp(line, "reset\n") == 0) {
             printf("%d\n", hipDeviceReset());
+        } else if (sscanf(line, "properties %127s", name) == 1) {
+            command_properties(name);
         } else if (strcmp(line, "info\n") == 0) {
             command_info();
         } else if (strcmp(line, "hsa\n") == 0) {

@@ -14,6 +14,7 @@ from tests.libamvgpu.runtime import (
 
 POOL = "hsa_amd_memory_pool_allocate"
 CARD = 1 << 36  # 64 GiB, the stand-in's
+SLACK = 40 * MIB  # what HIP may take by itself: the memory of streams, chunks of pools
 
 WELL_FORMED = {
     "268435456": 256 * MIB,
@@ -95,6 +96,22 @@ def test_reports(hip: Runtime, library, tmp_path, start) -> None:
         assert driver.numbers("info")[1] == limit - share.counted(device)
 
 
+@pytest.mark.parametrize(
+    "name", ["hipGetDeviceProperties", "hipGetDevicePropertiesR0000", "hipGetDevicePropertiesR0600"]
+)
+def test_reports_by_every_symbol_of_the_properties(
+    name: str, hip: Runtime, library, tmp_path, start
+) -> None:
+    driver = start(hip, Share.make(tmp_path, library, "256m", "512m"))
+    for device, limit in ((0, 256 * MIB), (1, 512 * MIB)):
+        driver.ask(f"device {device}")
+        answer = driver.ask(f"properties {name}")
+        if answer == ["absent"]:
+            assert hip.suite in {"bookworm", "trixie"}, "versioned names came with HIP 6"
+            pytest.skip(f"{name} is not in this HIP")
+        assert answer == ["0", str(limit)]
+
+
 def test_reports_of_rocr(trixie: Runtime, library, tmp_path, start) -> None:
     driver = start(trixie, Share.make(tmp_path, library, "256m", "512m"))
     for device, limit in ((0, 256 * MIB), (1, 512 * MIB)):
@@ -160,6 +177,74 @@ def test_set_device(hip: Runtime, library, tmp_path, start) -> None:
             assert driver.take(entry, 32 * MIB)[0] == 0
             assert share.counted(device) - before[0] >= 32 * MIB
             assert share.counted(1 - device) == before[1]
+
+
+@pytest.mark.parametrize("entry", ["hipMalloc", "hipMallocManaged", "hipMallocFromPoolAsync"])
+@pytest.mark.parametrize("order", ["0,1", "1,0"])
+def test_set_device_in_threads(
+    order: str, entry: str, hip: Runtime, library, tmp_path, start
+) -> None:
+    """Two threads at once, each on a device of its own; the main thread stays on its own."""
+    limits = 1024 * MIB, 256 * MIB
+    share = Share.make(tmp_path, library, *limits)
+    driver = start(hip, share, HIP_VISIBLE_DEVICES=order)
+    agents = [int(number) for number in order.split(",")]  # of ordinals 0 and 1
+    for ordinal in (1, 0):
+        driver.ask(f"device {ordinal}")
+        assert driver.numbers("info")[2] == limits[agents[ordinal]]
+    before = share.counted(0), share.counted(1)
+    assert driver.numbers(f"threads {entry} {96 * MIB}")[:2] == [0, 0]
+    for device in (0, 1):
+        assert 96 * MIB <= share.counted(device) - before[device] <= 96 * MIB + SLACK
+    before = share.counted(agents[0]), share.counted(agents[1])
+    assert driver.take("hipMalloc", MIB)[0] == 0
+    assert share.counted(agents[0]) > before[0]
+    assert share.counted(agents[1]) == before[1]
+    # Too much for the smaller of the two, whichever thread has it. Not more than the smaller
+    # limit: HIP 5.2 measures all managed memory against its first device.
+    answers = driver.numbers(f"threads {entry} {176 * MIB}")
+    assert [answers[agents.index(device)] for device in (0, 1)] == [0, OUT_OF_MEMORY]
+
+
+@pytest.mark.parametrize("entry", ["hipMalloc", "hipMallocManaged", "hipMallocFromPoolAsync"])
+def test_peer_access_charges_the_owner_only(
+    entry: str, hip: Runtime, library, tmp_path, start
+) -> None:
+    share = Share.make(tmp_path, library, "256m", "256m")
+    driver = start(hip, share)
+    for device in (1, 0):
+        driver.ask(f"device {device}")
+        assert driver.numbers(f"peer {1 - device}") == [0]
+        assert driver.numbers("info")[0] == 0
+    for device in (0, 1):
+        driver.ask(f"device {device}")
+        before = share.counted(device), share.counted(1 - device)
+        code, number = driver.take(entry, 64 * MIB)
+        assert code == 0
+        assert 64 * MIB <= share.counted(device) - before[0] <= 64 * MIB + SLACK
+        assert share.counted(1 - device) == before[1]
+        assert driver.give(number) == 0
+        assert share.counted(1 - device) == before[1]
+
+
+def test_copy_between_peers_charges_nobody_twice(hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "256m", "256m")
+    driver = start(hip, share)
+    numbers = {}
+    for device in (1, 0):
+        driver.ask(f"device {device}")
+        code, numbers[device] = driver.take("hipMalloc", 64 * MIB)
+        assert code == 0
+    for device in (1, 0):
+        driver.ask(f"device {device}")
+        assert driver.numbers(f"copy {numbers[0]} {numbers[1]} {MIB}") == [0]
+        assert driver.numbers(f"peer {1 - device}") == [0]
+    assert driver.numbers(f"copy {numbers[0]} {numbers[1]} {MIB}") == [0]
+    for device in (0, 1):
+        # HIP's own memory for copies is counted as the stand-in has it, and is not the copy's size.
+        assert 64 * MIB <= share.counted(device) == share.allocated(device) <= 64 * MIB + SLACK
+        assert driver.give(numbers[device]) == 0
+        assert share.counted(device) == share.allocated(device) <= SLACK
 
 
 def test_context(hip: Runtime, library, tmp_path, start) -> None:
@@ -249,6 +334,18 @@ def test_device_reset(hip: Runtime, library, tmp_path, start) -> None:
     assert driver.take("hipMallocManaged", 64 * MIB)[0] == 0
     assert driver.numbers("reset") == [0]
     assert share.counted(0) == share.allocated(0)
+
+
+def test_reset_of_one_context_leaves_the_other(hip: Runtime, library, tmp_path, start) -> None:
+    share = Share.make(tmp_path, library, "256m", "256m")
+    driver = start(hip, share)
+    for device in (0, 1):
+        driver.ask(f"device {device}")
+        assert driver.take("hipMalloc", 64 * MIB)[0] == 0
+        assert driver.take("hipMallocManaged", 64 * MIB)[0] == 0
+    assert driver.numbers("reset 0") == [0]
+    assert share.counted(0) == share.allocated(0)
+    assert share.counted(1) == share.allocated(1) + 64 * MIB
 
 
 # ---- the priority of a task ----
