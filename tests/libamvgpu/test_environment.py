@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -302,22 +303,55 @@ def test_python_subprocess_with_an_empty_environment(library) -> None:
     assert "mine" not in done.stdout
 
 
-def test_programs_that_cannot_load_it_still_start(library, tmp_path) -> None:
-    """A static program ignores what is handed on."""
-    static = tmp_path / "static"
-    build = subprocess.run(
-        ["cc", "-static", "-x", "c", "-o", static, "-"],
-        input=b'#include <stdio.h>\nint main(){puts("ran");}',
-        check=False,
-        capture_output=True,
-    )
-    if build.returncode:
-        missing("no static libc to link with")
+OUTSIDE = {
+    "static": ["cc", "-static"],
+    "static-pie": ["cc", "-static-pie", "-fPIE"],
+    "musl": ["musl-gcc"],
+    "musl-static": ["musl-gcc", "-static"],
+}
+
+
+@pytest.fixture(scope="module", params=OUTSIDE)
+def outside(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that glibc's ld.so does not start: it tells what it finds, and works a little."""
+    compiler = OUTSIDE[request.param]
+    if shutil.which(compiler[0]) is None:
+        missing(f"{compiler[0]} is not here")
+    built = tmp_path_factory.mktemp(request.param) / "outside"
+    source = SOURCE / "tests" / "outside.c"
     done = subprocess.run(
-        ["env", "-i", static],
-        env={"LD_AUDIT": str(library), "HSA_CU_MASK": MASK, "PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=True,
+        [*compiler, "-o", built, source, "-lpthread"], capture_output=True, text=True, check=False
     )
-    assert (done.stdout, done.stderr) == ("ran\n", "")
+    if done.returncode:
+        missing(f"{' '.join(compiler)} does not link: {done.stderr}")
+    return built
+
+
+@pytest.mark.parametrize("way", ["alone", "from a program in the share"])
+def test_programs_that_cannot_load_it_run_undisturbed(
+    way: str, outside: Path, program, library, tmp_path
+) -> None:
+    """Static and musl programs ignore what they are given or what is handed on."""
+    share = Share.make(tmp_path, library, "256m")
+    given = {"HSA_CU_MASK": MASK, "LIBHIP_LOG_LEVEL": "4"}
+    command = [outside] if way == "alone" else [program, "execve", outside, "ONLY=1"]
+    done = subprocess.run(
+        command, env=share.environment(given), capture_output=True, text=True, check=True
+    )
+    # Its threads have counted, its child has ended well, and nothing of the library is mapped.
+    values = [f"LD_AUDIT={library}", f"HSA_CU_MASK={MASK}", "changed=mine"]
+    assert done.stdout.splitlines() == [*values, "counted=8000", "child=7", "mapped=0"]
+    assert done.stderr == ""
+    assert share.usage.read_bytes() == bytes(region.region_size(1)), "it was not opened"
+
+
+def test_the_same_program_on_glibc_is_held(library, tmp_path) -> None:
+    """What the test above would see if the library were there."""
+    built = tmp_path / "outside"
+    run(["cc", "-o", built, SOURCE / "tests" / "outside.c", "-lpthread"])
+    share = Share.make(tmp_path, library, "256m")
+    environment = share.environment({"HSA_CU_MASK": MASK})
+    done = subprocess.run([built], env=environment, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert f"changed={MASK}" in lines
+    assert "mapped=0" not in lines
