@@ -1,4 +1,5 @@
-"""Every entry point on every HIP: granted under the limit, refused over it, given back whole."""
+"""Every entry point on every HIP: granted under the limit, refused over it, given back whole,
+and charged to the right one of the GPUs there are."""
 
 from __future__ import annotations
 
@@ -22,75 +23,99 @@ REST = 160 * MIB  # less than the limit, more than is left when UNDER is held
 SLACK = 40 * MIB
 
 
+# What the program sees of GPUs.
+GPUS = {
+    "two GPUs": {},
+    "one GPU": {"STANDIN_GPUS": "1"},
+    "second GPU": {"HIP_VISIBLE_DEVICES": "1"},
+}
+
+
 def refusals(case: Case) -> int:
     return HSA_OUT_OF_RESOURCES if case.name.startswith("hsa_") else OUT_OF_MEMORY
 
 
-def same_accounts(share: Share, case: Case, held: int) -> None:
+def charged(gpus: str, case: Case) -> int:
+    """ROCr's number of the program's first device. HIP_VISIBLE_DEVICES is nothing to ROCr."""
+    return int(gpus == "second GPU" and case.name.startswith("hip"))
+
+
+def same_accounts(share: Share, case: Case, held: int, charged: int) -> None:
     """The library and the stand-in agree to the byte, but for managed memory."""
     for device in (0, 1):
-        managed = 0 if case.standin else held * (device == 0)
+        managed = 0 if case.standin else held * (device == charged)
         assert share.counted(device) == share.allocated(device) + managed
 
 
 @pytest.fixture(scope="module")
 def sessions():
     """One program per HIP for many cases: starting HIP takes most of the time."""
-    running: dict[str, tuple[Driver, Share]] = {}
+    running: dict[tuple[str, str], tuple[Driver, Share]] = {}
     yield running
     for driver, _ in running.values():
         driver.__exit__(None, None, None)
 
 
+@pytest.fixture(params=GPUS)
+def gpus(request) -> str:
+    return request.param
+
+
 @pytest.fixture
-def session(request, hip: Runtime, library, tmp_path, sessions):
+def session(request, hip: Runtime, gpus: str, library, tmp_path, sessions):
     """The program of this HIP, ended after a case that leaves memory or pools behind: HIP 5.2
     can hang in the second pool of a process."""
-    if hip.suite not in sessions:
+    if (hip.suite, gpus) not in sessions:
         share = Share.make(tmp_path, library, LIMIT, LIMIT)
-        driver = Driver([*hip.loader(), hip.driver()], share.environment())
-        sessions[hip.suite] = (driver, share)
+        driver = Driver([*hip.loader(), hip.driver()], share.environment(GPUS[gpus]))
+        sessions[hip.suite, gpus] = (driver, share)
         assert driver.numbers("info")[0] == 0
-    yield sessions[hip.suite]
-    driver, share = sessions[hip.suite]
+    yield sessions[hip.suite, gpus]
+    driver, share = sessions[hip.suite, gpus]
     pools = "Async" in request.node.name
-    if pools or share.counted() > SLACK or driver.process.poll() is not None:
+    dirty = max(share.counted(0), share.counted(1)) > SLACK
+    if pools or dirty or driver.process.poll() is not None:
         driver.__exit__(None, None, None)
-        del sessions[hip.suite]
+        del sessions[hip.suite, gpus]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_entry_point(case: Case, hip: Runtime, session: tuple[Driver, Share]) -> None:
+def test_entry_point(case: Case, hip: Runtime, gpus: str, session: tuple[Driver, Share]) -> None:
     driver, share = session
-    base = share.counted()
-    same_accounts(share, case, 0)
+    device = charged(gpus, case)
+    base, other = share.counted(device), share.counted(1 - device)
+    same_accounts(share, case, 0, device)
 
     answer = driver.ask(f"take {case.name} {UNDER}")
     if hip.suite in case.absent:
         assert answer[0] != "0", "HIP does have it: the table is wrong"
         return
     assert answer[0] == "0"
-    held = share.counted() - base
+    held = share.counted(device) - base
     assert (UNDER if case.held else 0) <= held <= (UNDER if case.held else 0) + SLACK
-    same_accounts(share, case, UNDER)
+    same_accounts(share, case, UNDER, device)
 
-    before = share.counted()
+    before = share.counted(device)
     assert driver.take(case.name, OVER)[0] == refusals(case)
     if case.silent:
         driver.take(case.name, REST)
     elif case.held:
         assert driver.take(case.name, REST)[0] == refusals(case)
     # The pools of HIP 7.2 keep the chunks that they got before one was refused.
-    assert before <= share.counted() <= (LIMIT if hip.suite in case.hoards else before + SLACK)
-    same_accounts(share, case, UNDER)
+    assert (
+        before <= share.counted(device) <= (LIMIT if hip.suite in case.hoards else before + SLACK)
+    )
+    same_accounts(share, case, UNDER, device)
 
     assert driver.give(int(answer[1])) == 0
     driver.ask("trim")
-    same_accounts(share, case, 0)
+    same_accounts(share, case, 0, device)
     if hip.suite not in case.kept | case.hoards:
-        assert share.counted() <= base + SLACK
+        assert share.counted(device) <= base + SLACK
+    assert share.counted(1 - device) == other
 
 
+@pytest.mark.parametrize("gpus", ["two GPUs"], indirect=True)
 @pytest.mark.parametrize("case", UNCOUNTED, ids=lambda case: case.name)
 def test_uncounted(case: Case, session: tuple[Driver, Share]) -> None:
     driver, share = session
@@ -99,6 +124,7 @@ def test_uncounted(case: Case, session: tuple[Driver, Share]) -> None:
     assert share.counted() == base
 
 
+@pytest.mark.parametrize("gpus", ["two GPUs"], indirect=True)
 @pytest.mark.parametrize("size", [1 << 63, (1 << 64) - 4096, (1 << 64) - 1])
 @pytest.mark.parametrize("entry", ["hipMalloc", "hipMallocManaged", "hsa_amd_memory_pool_allocate"])
 def test_sizes_that_overflow(entry: str, size: int, session: tuple[Driver, Share]) -> None:
