@@ -134,6 +134,26 @@ def test_file_that_tells_nothing_denies(text: str, trixie: Runtime, container) -
         assert "share.conf: expected lines" in driver.finish()
 
 
+@pytest.mark.parametrize(("pod", "code"), [("0", HSA_OUT_OF_RESOURCES), ("1", 0)])
+def test_failing_open_is_the_choice_of_the_pod(
+    pod: str, code: int, trixie: Runtime, container, tmp_path
+) -> None:
+    """A program that says otherwise of itself changes nothing."""
+    spoilt = tmp_path / "spoilt"
+    spoilt.write_bytes(b"x")
+    values = {**SHARE, "HIP_DEVICE_MEMORY_SHARED_CACHE": str(spoilt)}
+    if pod == "1":
+        values["LIBAMVGPU_FAIL_OPEN"] = "1"
+    own = {"LIBAMVGPU_FAIL_OPEN": str(1 - int(pod)), "STANDIN_GPUS": "1"}
+    entries = [f"{name}={value}" for name, value in own.items()]
+    inner = ["env", "-i", f"LD_AUDIT={container.library}", *entries]
+    command = container.wrap(
+        [*inner, *trixie.loader(), str(trixie.driver())], values=values, first=None
+    )
+    with Driver(command, os.environ) as driver:
+        assert driver.take(POOL, MIB)[0] == code
+
+
 def test_no_source_at_all_denies(trixie: Runtime, library, tmp_path) -> None:
     environment = {"LD_AUDIT": str(library), "PATH": os.environ["PATH"]}
     with Driver([*trixie.loader(), trixie.driver()], environment) as driver:

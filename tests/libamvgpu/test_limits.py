@@ -372,14 +372,23 @@ def test_task_priority(value: str, trixie: Runtime, library, tmp_path, start) ->
 # ---- what is said ----
 
 
-@pytest.mark.parametrize(("level", "expected"), [("0", 0), ("1", 1), ("2", 2), ("4", 3), ("x", 2)])
+NAMES = ["ERROR", "WARN", "INFO", "DEBUG"]
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("4", 4), ("5", 2), ("x", 2)]
+)
 def test_log_levels(level: str, expected: int, trixie, library, tmp_path, start) -> None:
-    """An error (a malformed limit), a warning (a refusal), then details."""
+    """An error (a malformed limit), a warning (a refusal), what an ended process held, details."""
     share = Share.make(tmp_path, library, "256m", "many")
+    before = start(trixie, share, LIBHIP_LOG_LEVEL="0")
+    assert before.take(POOL, 100 * MIB)[0] == 0
+    before.process.kill()
+    before.process.wait()
     driver = start(trixie, share, LIBHIP_LOG_LEVEL=level)
     driver.take(POOL, 512 * MIB)
     driver.take(POOL, 100 * MIB)
     driver.take(POOL, 200 * MIB)
     text = driver.finish()
-    seen = [name for name in ("ERROR", "WARN", "DEBUG") if f"[amvgpu {name} pid " in text]
-    assert seen == ["ERROR", "WARN", "DEBUG"][:expected]
+    seen = [name for name in NAMES if f"[amvgpu {name} pid " in text]
+    assert seen == NAMES[:expected]

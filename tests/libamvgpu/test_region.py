@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import struct
 import subprocess
 from pathlib import Path
@@ -172,6 +173,21 @@ def test_damage_while_in_use_denies(trixie: Runtime, share: Share, start) -> Non
     damaged(share, 4096, bytes(16))  # its slot
     assert driver.take(POOL, MIB)[0] == HSA_OUT_OF_RESOURCES
     assert "damaged" in driver.finish()
+
+
+@pytest.mark.parametrize("size", [0, 4096, 8192])
+def test_cut_short_while_in_use_ends_the_program(
+    size: int, trixie: Runtime, share: Share, start
+) -> None:
+    """Its mapping has lost its pages: it gets no memory, and a new program is refused."""
+    driver = start(trixie, share, STANDIN_GPUS="1")
+    assert driver.take(POOL, MIB)[0] == 0
+    os.truncate(share.usage, size)
+    with pytest.raises(AssertionError, match=f"ended with {-signal.SIGBUS} "):
+        driver.take(POOL, MIB)
+    after = start(trixie, share, STANDIN_GPUS="1")
+    assert after.take(POOL, MIB)[0] == HSA_OUT_OF_RESOURCES
+    assert share.allocated() == MIB, "nothing since"
 
 
 @pytest.mark.parametrize("number", [NO_LIMIT, 1 << 63, LIMIT])
