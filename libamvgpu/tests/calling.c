@@ -59,6 +59,15 @@ static void *open_library(const char *path, const char *how)
         return dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
     if (strcmp(how, "global") == 0 || strcmp(how, "default") == 0 || strcmp(how, "next") == 0)
         return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (strcmp(how, "local") == 0)
+        return dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (strcmp(how, "noload") == 0)
+        return dlopen(path, RTLD_LAZY) ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    if (strcmp(how, "again") == 0) {
+        void *first = dlopen(path, RTLD_LAZY);
+        if (first)
+            dlclose(first);
+    }
     return dlopen(path, RTLD_LAZY);
 }
 #endif

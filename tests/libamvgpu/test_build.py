@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 
+from tests.libamvgpu.runtime import SOURCE, run
+
 
 def dynamic(library, *options: str) -> str:
     return subprocess.run(
@@ -23,6 +25,21 @@ def test_exports_only_the_audit_interface(library) -> None:
 def test_needs_no_newer_libc_than_2_17(library) -> None:
     versions = set(re.findall(r"GLIBC_(\d+)\.(\d+)", dynamic(library, "--version-info")))
     assert max((int(major), int(minor)) for major, minor in versions) <= (2, 17)
+
+
+def test_header_of_the_region_stands_alone(tmp_path) -> None:
+    """A monitor includes it, with the offsets of region.md."""
+    source = tmp_path / "monitor.c"
+    source.write_text(
+        '#include "region.h"\n#include <assert.h>\n#include <stddef.h>\n'
+        'static_assert(REGION_SIZE(2) == 36864, "");\n'
+        'static_assert(offsetof(struct region_header, devices) == 12, "");\n'
+        'static_assert(offsetof(struct region_header, limit) == 32, "");\n'
+        'static_assert(sizeof(struct region_slot) == 16, "");\n'
+        'static_assert(offsetof(struct region_slot, pid) == 8, "");\n'
+    )
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]
+    run(["cc", *flags, f"-I{SOURCE}", source])
 
 
 def test_needs_only_libc(library) -> None:

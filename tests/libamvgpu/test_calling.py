@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.libamvgpu.conftest import missing
+from tests.libamvgpu.conftest import missing, present
 from tests.libamvgpu.runtime import MIB, OUT_OF_MEMORY, SOURCE, SUCCESS, Runtime, Share, run
 
 LIMIT, UNDER, OVER = 256 * MIB, 64 * MIB, 512 * MIB
@@ -32,6 +32,8 @@ LOOKED_UP = [
     "global",
     "default",
     "deepbind",
+    "local",
+    "noload",
     "dlmopen",
     "next",
     "hipGetProcAddress",
@@ -57,18 +59,20 @@ def test_linked(way: str, trixie: Runtime, library, tmp_path) -> None:
     assert share.counted() == 0
 
 
-@pytest.mark.parametrize("way", LOOKED_UP)
-@pytest.mark.parametrize("suite", ["trixie", "experimental"])
-def test_looked_up(way: str, suite: str, runtimes, library, tmp_path) -> None:
-    hip = runtimes[suite]
-    if isinstance(hip, str):
-        missing(hip)
+def looking_up(hip: Runtime) -> list[str]:
+    """The program that finds functions by name; to be followed by a library and a way."""
     program = hip.folder / "looked-up"
     if not program.exists():
         run(["cc", "-w", "-D_GNU_SOURCE", "-DWAY=2", "-o", program, PROGRAM, "-ldl"])
-    share = Share.make(tmp_path, library, LIMIT)
-    command = [*hip.loader(), str(program), str(UNDER), str(OVER), hip.hip.name, way]
-    found = answer(command, share)
+    return [*hip.loader(), str(program), str(UNDER), str(OVER)]
+
+
+@pytest.mark.parametrize("way", LOOKED_UP)
+@pytest.mark.parametrize("suite", ["trixie", "experimental"])
+def test_looked_up(way: str, suite: str, runtimes, library, tmp_path) -> None:
+    hip = present(runtimes[suite])
+    command = [*looking_up(hip), hip.hip.name, way]
+    found = answer(command, Share.make(tmp_path, library, LIMIT))
     if found == "absent":
         symbols = subprocess.run(["nm", "-D", hip.hip], capture_output=True, text=True, check=True)
         assert f" T {way}@" not in symbols.stdout, "HIP has it, and the program could not use it"
@@ -194,6 +198,14 @@ def test_closing_and_opening_again(trixie: Runtime, library, tmp_path) -> None:
     command = [*trixie.loader(), str(program), str(200 * MIB), "20", str(copy)]
     assert answer(command, share) == "0"
     assert share.counted() == 0
+
+
+@pytest.mark.parametrize("suite", ["sid", "experimental"])
+def test_hip_closed_and_opened_again(suite: str, runtimes, library, tmp_path) -> None:
+    """From HIP 6 on: the LLVM of the older ends the program, without the library too."""
+    hip = present(runtimes[suite])
+    command = [*looking_up(hip), hip.hip.name, "again"]
+    assert answer(command, Share.make(tmp_path, library, LIMIT)) == COUNTED
 
 
 def test_two_versions_of_hip_share_the_account(trixie: Runtime, library, tmp_path) -> None:

@@ -80,6 +80,20 @@ def test_one_limit_for_all_that_have_none(trixie: Runtime, library, tmp_path, st
         assert driver.numbers("hsa")[1] == limit * MIB
 
 
+def test_eight_gpus_have_a_limit_each(hip: Runtime, library, tmp_path, start) -> None:
+    limits = [(200 + 100 * device) * MIB for device in range(8)]
+    share = Share.make(tmp_path, library, *limits)
+    driver = start(hip, share, STANDIN_GPUS="8")
+    for device, limit in reversed(list(enumerate(limits))):
+        driver.ask(f"device {device}")
+        assert driver.numbers("info")[2] == driver.numbers("hsa")[1] == limit
+        assert driver.take(POOL, (device + 1) * MIB)[0] == 0
+        assert driver.take(POOL, limit)[0] == HSA_OUT_OF_RESOURCES
+    for device in range(8):
+        assert share.counted(device) == share.allocated(device)
+        assert 0 <= share.counted(device) - (device + 1) * MIB < SLACK
+
+
 def test_reports(hip: Runtime, library, tmp_path, start) -> None:
     """hipMemGetInfo, hipDeviceTotalMem and the properties tell the limit, and what is left."""
     share = Share.make(tmp_path, library, "256m", "512m")
