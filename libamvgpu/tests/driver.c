@@ -9,6 +9,8 @@
  *   threads ENTRY BYTES  the same by two threads at once, of which the first has set device 0 and
  *                     the second device 1; both codes and the number of the first
  *   peer N            hipDeviceEnablePeerAccess of the current device to device N
+ *   access NUMBER N   device N may use an allocation of a pool (hipMemPoolSetAccess) or a mapped
+ *                     one (hipMemSetAccess)
  *   copy TO FROM BYTES  hipMemcpyPeer between two numbers, from device 1 to device 0
  *   give NUMBER       its release
  *   trim              what a program can do to give unused memory of pools back
@@ -559,6 +561,19 @@ static void command_threads(const char *name, size_t bytes)
     printf("%d %d %u\n", workers[0].status, workers[1].status, first);
 }
 
+static void command_access(unsigned number, int peer)
+{
+    const struct held *held = &holdings[number];
+    hipMemAccessDesc access = {0};
+    access.location.type = hipMemLocationTypeDevice;
+    access.location.id = peer;
+    access.flags = hipMemAccessFlagsProtReadWrite;
+    int status = (int)(held->entry->take == take_pool
+                           ? hipMemPoolSetAccess(held->second, &access, 1)
+                           : hipMemSetAccess(held->second, held->bytes, &access, 1));
+    printf("%d\n", status);
+}
+
 static void command_copy(unsigned to, unsigned from, size_t bytes)
 {
     int status = (int)hipMemcpyPeer(holdings[to].pointer, 0, holdings[from].pointer, 1, bytes);
@@ -687,6 +702,8 @@ int main(void)
             command_threads(name, number);
         } else if (sscanf(line, "peer %lu", &number) == 1) {
             printf("%d\n", hipDeviceEnablePeerAccess((int)number, 0));
+        } else if (sscanf(line, "access %lu %lu", &number, &second) == 2) {
+            command_access((unsigned)number, (int)second);
         } else if (sscanf(line, "copy %lu %lu %lu", &number, &second, &bytes) == 3) {
             command_copy((unsigned)number, (unsigned)second, bytes);
         } else if (sscanf(line, "give %lu", &number) == 1) {

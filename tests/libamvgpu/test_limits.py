@@ -241,6 +241,28 @@ def test_peer_access_charges_the_owner_only(
         assert share.counted(1 - device) == before[1]
 
 
+@pytest.mark.parametrize("entry", ["hipMallocFromPoolAsync", "hipMemCreate+hipMemMap"])
+def test_access_given_to_a_peer_charges_the_owner_only(
+    entry: str, hip: Runtime, library, tmp_path, start
+) -> None:
+    if entry == "hipMemCreate+hipMemMap" and hip.suite in {"bookworm", "trixie"}:
+        pytest.skip("HIP 5 does not map without a GPU")
+    share = Share.make(tmp_path, library, "256m", "256m")
+    driver = start(hip, share)
+    for device in (1, 0):
+        driver.ask(f"device {device}")
+        assert driver.numbers("info")[0] == 0
+    before = share.counted(0), share.counted(1)
+    code, number = driver.take(entry, 64 * MIB)
+    assert code == 0
+    assert driver.numbers(f"access {number} 1") == [0]
+    assert 64 * MIB <= share.counted(0) - before[0] <= 64 * MIB + SLACK
+    assert share.counted(1) == before[1]
+    assert driver.give(number) == 0
+    for device in (0, 1):
+        assert share.counted(device) == share.allocated(device) <= before[device] + SLACK
+
+
 def test_copy_between_peers_charges_nobody_twice(hip: Runtime, library, tmp_path, start) -> None:
     share = Share.make(tmp_path, library, "256m", "256m")
     driver = start(hip, share)
