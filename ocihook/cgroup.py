@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 
 from ocihook.files import read_file
@@ -67,10 +68,12 @@ def enable(levels: list[str]) -> None:
     It is never switched off again: that would drop the caps of all other containers. Raises
     Refusal where the kernel has no such controller or a level does not take it.
     """
-    for folder in levels[:-1]:
+    for folder, below in itertools.pairwise(levels):
         control = f"{folder}/cgroup.subtree_control"
         try:
-            if CONTROLLER in read_file(control, LIMIT).decode().split():
+            listed = CONTROLLER in read_file(control, LIMIT).decode().split()
+            # Another hook's write shows there before the files do; one of our own waits for it.
+            if listed and (below != levels[-1] or os.path.exists(f"{below}/{CONTROLLER}.max")):
                 continue
             write(control, f"+{CONTROLLER}")
         except OSError as error:

@@ -470,6 +470,17 @@ def test_nothing_third_party_is_imported(scene: Scene, hook: list[str], dmem: bo
     assert not {"re", "typing", "pathlib", "subprocess", "argparse", "dataclasses"} & set(modules)
 
 
+def test_a_controller_whose_files_are_still_to_come_is_waited_for(
+    scene: Scene, hook: list[str]
+) -> None:
+    """Another hook enables it: it is listed before its files are there (seen on 7.3)."""
+    scene.require = "dmem"
+    scene.lay()
+    (scene.group / "dmem.max").unlink()
+    refused(scene.run(hook))
+    assert (scene.group.parent / "cgroup.subtree_control").read_text().startswith("+dmem")
+
+
 def test_bytecode_is_in_place(installed: Path) -> None:
     sources = list((installed / "lib/ocihook").glob("*.py"))
     compiled = list((installed / "lib/ocihook/__pycache__").glob("*.pyc"))
