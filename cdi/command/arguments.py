@@ -75,6 +75,36 @@ HookStage = Annotated[
         help="When the hook runs; both are before the container's own code.",
     ),
 ]
+Require = Annotated[
+    options.Policy,
+    typer.Option(
+        envvar="AMD_CDI_REQUIRE", help="Enforcement of memory without which no share starts."
+    ),
+]
+NodeHookPath = Annotated[
+    str | None,
+    typer.Option(
+        envvar="AMD_CDI_HOOK_PATH",
+        help="The OCI hook on the host, of all shares of this node.",
+        show_default="as it is",
+    ),
+]
+NodeHookStage = Annotated[
+    options.Stage | None,
+    typer.Option(
+        envvar="AMD_CDI_HOOK_STAGE",
+        help="When the hook of all shares of this node runs.",
+        show_default="as it is",
+    ),
+]
+NodeRequire = Annotated[
+    options.Policy | None,
+    typer.Option(
+        envvar="AMD_CDI_REQUIRE",
+        help="Enforcement of memory without which no share of this node starts.",
+        show_default="as it is",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", envvar="AMD_CDI_JSON", help="Print JSON.")]
 DryRun = Annotated[
     bool,

@@ -19,6 +19,7 @@ from cdi.command.arguments import (
     HookPath,
     HookStage,
     Json,
+    Require,
     Sample,
     SpecDir,
     StateDir,
@@ -76,12 +77,7 @@ def generate(
     ] = "omit",
     hook_path: HookPath = settings.HOOK_PATH,
     hook_stage: HookStage = "prestart",
-    require: Annotated[
-        settings.Policy,
-        typer.Option(
-            envvar="AMD_CDI_REQUIRE", help="Enforcement of memory without which no share starts."
-        ),
-    ] = "any",
+    require: Require = "any",
     allow_extra_devices: Annotated[
         bool,
         typer.Option(

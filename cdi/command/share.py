@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,18 @@ import typer
 from cdi import cumask, ledger, names, planner, spec, store, topology
 from cdi.amount import ALL, Amount, format_bytes, parse_memory, parse_percent
 from cdi.command import arguments, output
-from cdi.command.arguments import DryRun, Json, Sample, SpecDir, StateDir, Sysroot, UsageDir
+from cdi.command.arguments import (
+    DryRun,
+    Json,
+    NodeHookPath,
+    NodeHookStage,
+    NodeRequire,
+    Sample,
+    SpecDir,
+    StateDir,
+    Sysroot,
+    UsageDir,
+)
 from cdi.errors import PermanentError
 from cdi.ledger import Ledger
 from cdi.share import Share
@@ -68,6 +80,9 @@ def create(
             help="Book up to this many times the VRAM; above 1, HIP may spill into system memory.",
         ),
     ] = 1.0,
+    hook_path: NodeHookPath = None,
+    hook_stage: NodeHookStage = None,
+    require: NodeRequire = None,
     dry_run: DryRun = False,
     as_json: Json = False,
     sysroot: Sysroot = Path("/"),
@@ -79,6 +94,8 @@ def create(
     """Reserve a part of one or more GPUs and offer it as a CDI device.
 
     A share is rounded down to whole atoms of CUs. Creating the same share again changes nothing.
+    What holds shares is the same for all of a node: --require and the hook, given here, are for
+    those that are there as well, and stay until the next generate.
     """
     if cores is not None and cus is not None:
         raise typer.BadParameter("give --cores or --cus, not both")
@@ -90,7 +107,11 @@ def create(
         planner.Want(*planner.find(node, gpu), cus=wanted, memory=memory or ALL) for gpu in gpus
     ]
 
+    chosen = {"hook_path": hook_path, "hook_stage": hook_stage, "require": require}
+    given: dict[str, Any] = {option: value for option, value in chosen.items() if value is not None}
+
     def add(before: Ledger) -> Ledger:
+        before = replace(before, options=replace(before.options, **given))
         present = next((share for share in before.shares if share.name == device), None)
         if present is None:
             living = store.offered(node, before)

@@ -28,8 +28,9 @@ COMMANDS = {
     "inject": {"--sysroot", "--sample", "--spec-dir"},
     "topology": {"--json", "--svg", "--sysroot", "--sample", "--state-dir"},
     "share create": {
-        "--gpu", "--cores", "--cus", "--memory", "--memory-scaling", "--dry-run", "--json",
-        "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir",
+        "--gpu", "--cores", "--cus", "--memory", "--memory-scaling", "--hook-path", "--hook-stage",
+        "--require", "--dry-run", "--json", "--sysroot", "--sample", "--spec-dir", "--state-dir",
+        "--usage-dir",
     },
     "share list": {"--json", "--sysroot", "--sample", "--state-dir"},
     "share remove": {
@@ -84,6 +85,7 @@ def test_version(radeons: Host) -> None:
         ["generate", "--on-conflict", "ask"],
         ["generate", "--require", "hope"],
         ["generate", "--hook-stage", "poststop"],
+        ["share", "create", "a", "--gpu", "0", "--require", "hope"],
         ["generate", "--watch", "--dry-run"],
         ["generate", "--watch", "--output", "-"],
         ["generate", "--sample", "mi210"],

@@ -78,6 +78,30 @@ def test_create_writes_ledger_values_and_spec(host: Host) -> None:
     }
 
 
+def test_create_decides_the_hook_of_all_shares_until_the_next_generate(host: Host) -> None:
+    def told(name: str) -> tuple[str, str, str]:
+        (hook,) = edits(host, name)["hooks"]
+        policy = hook["args"][hook["args"].index("--require") + 1]
+        return hook["hookName"], hook["path"], policy
+
+    quarter = ["--cores", "25", "--memory", "25%"]
+    usual = "prestart", "/usr/local/lib/amd-cdi/amd-oci-hook", "any"
+    create(host, "a", "0", *quarter)
+    assert told("share-a") == usual
+    chosen = ["--hook-path", "/opt/hook", "--hook-stage", "createRuntime", "--require", "dmem"]
+    create(host, "b", "0", *quarter, *chosen)
+    assert told("share-a") == told("share-b") == ("createRuntime", "/opt/hook", "dmem")
+    create(host, "c", "0", *quarter, "--require", "library")
+    assert told("share-a") == told("share-c") == ("createRuntime", "/opt/hook", "library")
+    before = snapshot(host.folder)
+    refused = host.share("create", "d", "--gpu", "0", "--hook-path", "hook")
+    assert refused.status == 1
+    assert "hook_path must be an absolute path" in refused.err
+    assert snapshot(host.folder) == before
+    host.generate().done()
+    assert told("share-a") == told("share-b") == told("share-c") == usual
+
+
 def test_shares_lie_beside_each_other(host: Host) -> None:
     assert create(host, "a", "0", "--cus", "16", "--memory", "1GiB")["cus"] == "0-15"
     assert create(host, "b", "0", "--cus", "100", "--memory", "25%")["cus"] == "16-111"
