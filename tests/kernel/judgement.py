@@ -45,7 +45,7 @@ def judge(container: Container, process: Running, program: str, folder: Path) ->
         input=json.dumps(state),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=150,
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)

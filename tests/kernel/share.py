@@ -37,11 +37,11 @@ class Share:
             },
         }
 
-    def hook(self, path: str, require: str, stage: Stage = "prestart") -> Hook:
+    def hook(self, path: str, require: str, stage: Stage = "prestart", *more: str) -> Hook:
         """The hook that holds a container to this share under a policy."""
         gpus = [("--gpu", _gpu(index, part)) for index, part in enumerate(self.parts)]
         words = [word for pair in gpus for word in pair]
-        args = ["amd-oci-hook", "run", "--share", self.name, "--require", require, *words]
+        args = ["amd-oci-hook", "run", "--share", self.name, "--require", require, *words, *more]
         return Hook(path, args, stage)
 
 
