@@ -80,6 +80,8 @@ def _apt_configuration(place: Path, suite: str) -> dict[str, str]:
         'Dir::Etc::preferencesparts "/dev/null";\n'
         f'Dir::State::Lists "{place}/lists";\n'
         f'Dir::Cache "{place}";\n'
+        # A mirror that is behind still has packages of the suites in preparation.
+        'Acquire::Check-Valid-Until "false";\n'
         'APT::Sandbox::User "root";\n'
     )
     return {"APT_CONFIG": str(configuration)}
