@@ -18,6 +18,9 @@ from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 
 T = TypeVar("T")
 
+Settle = Callable[[Collection[Path]], None]
+"""What makes renames in directories durable, now or soon."""
+
 LOCK_SECONDS = 60.0
 """How long a writer waits for the others; each holds the lock for well under a second."""
 
@@ -177,8 +180,8 @@ class Staging:
             raise os_error("keep the earlier file as", target, error) from error
         self.renames.append((temporary, target))
 
-    def commit(self) -> None:
-        """Put every file in its place and make that durable."""
+    def commit(self, settle: Settle) -> None:
+        """Make the files durable, put every one in its place, and settle the directories."""
         try:
             self._sync()
             directories = {target.parent for _, target in self.renames}
@@ -186,8 +189,7 @@ class Staging:
                 temporary, target = self.renames[0]
                 temporary.rename(target)
                 del self.renames[0]
-            if directories:
-                _at_once(sync_directory, directories)
+            settle(directories)
         except OSError as error:
             raise os_error("replace", error.filename2 or error.filename or "", error) from error
         finally:
@@ -216,13 +218,22 @@ def _beside(target: Path) -> Path:
     return target.with_name(f".{target.name}.new")
 
 
+def sync_directories(directories: Collection[Path]) -> None:
+    """Make renames in these directories durable."""
+    if directories:
+        _at_once(sync_directory, directories)
+
+
 @contextmanager
-def staging() -> Iterator[Staging]:
-    """Stage files: committed at the end, discarded when an exception passes."""
+def staging(settle: Settle = sync_directories) -> Iterator[Staging]:
+    """Stage files: committed at the end, discarded when an exception passes.
+
+    ``settle`` gets the directories in which files have been replaced.
+    """
     staged = Staging()
     try:
         yield staged
-        staged.commit()
+        staged.commit(settle)
     finally:
         staged.discard()
 

@@ -11,7 +11,16 @@ from cdi import ledger as ledgers
 from cdi import names, planner, registry, spec, usage
 from cdi.edits import Device, Spec
 from cdi.errors import PermanentError
-from cdi.files import LOCK_SECONDS, lock, make_directory, names_in, os_error, staging
+from cdi.files import (
+    LOCK_SECONDS,
+    Settle,
+    lock,
+    make_directory,
+    names_in,
+    os_error,
+    staging,
+    sync_directories,
+)
 from cdi.ledger import Ledger
 from cdi.memory import Memory
 from cdi.node import Node
@@ -140,13 +149,14 @@ def preview(
     return made
 
 
-def update(  # noqa: PLR0913 -- what is changed where, and three ways to go about it
+def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     paths: Paths,
     node: Node,
     change: Callable[[Ledger], Ledger],
     memory: Memory | None = None,
-    lock_seconds: float = LOCK_SECONDS,
     *,
+    lock_seconds: float = LOCK_SECONDS,
+    settle: Settle = sync_directories,
     offering: str = "",
 ) -> Draft:
     """Change the ledger, and make the files of the node what the new ledger says.
@@ -154,9 +164,10 @@ def update(  # noqa: PLR0913 -- what is changed where, and three ways to go abou
     All under the lock of the state directory, and all or nothing: the values of shares, the
     ledger and the spec are written in full before the first of them is put in its place, in this
     order. A crash between leaves a ledger that the next ``generate`` makes the spec of. A process
-    that stays passes the same memory each time. Raises TemporaryError when another process has a
-    lock for ``lock_seconds``, and PermanentError, with nothing changed, if the device ``offering``
-    would be left out, or if the spec would replace one of another kind.
+    that stays passes the same memory each time, and may settle directories behind its answer, so
+    that a power failure takes the last renames back. Raises TemporaryError when another process has
+    a lock for ``lock_seconds``, and PermanentError, with nothing changed, if the device
+    ``offering`` would be left out, or if the spec would replace one of another kind.
     """
     memory = memory or Memory()
     if paths.state_dir.resolve() == paths.spec_dir.resolve():
@@ -186,7 +197,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and three ways to go abou
         known = paths.values_dir.stat().st_mtime_ns == memory.stamp
         present = memory.names if known else names_in(paths.values_dir)
         wanted = {f"{one.name}{suffix}" for one in made.held for suffix in (".conf", ".args")}
-        with staging() as staged:
+        with staging(settle) as staged:
             for name, data in _values(made.held, memory, wanted - present):
                 staged.write(paths.values_dir / name, data)
             if after != before:

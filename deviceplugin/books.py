@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from cdi import ledger as ledgers
 from cdi import store
-from cdi.files import LOCK_SECONDS
+from cdi.errors import AmdCdiError
+from cdi.files import LOCK_SECONDS, sync_directories
 from cdi.ledger import Ledger
 from cdi.memory import Memory
 from cdi.node import Node
@@ -47,7 +49,8 @@ class Books:
                 self.node,
                 lambda before: replace(change(before), options=self._options(before.options)),
                 self.memory,
-                seconds,
+                lock_seconds=seconds,
+                settle=settle_behind,
             )
             warnings = frozenset(made.warnings)
             for warning in made.warnings:
@@ -65,3 +68,20 @@ class Books:
     def _options(self, before: Options) -> Options:
         # A GPU that kubelet was told of by name keeps it, also where its index has changed.
         return replace(before, strategies=STRATEGIES, **self.settings)
+
+
+def settle_behind(directories: Collection[Path]) -> None:
+    """Make renames durable without keeping kubelet waiting for it.
+
+    The files themselves are durable by now. A power failure before the renames are leaves the books
+    as they were; then the annotations of the pod, which are written later still, bring its share
+    back.
+    """
+
+    def settle() -> None:
+        try:
+            sync_directories(directories)
+        except AmdCdiError as error:
+            log.warning("%s", error)
+
+    threading.Thread(target=settle, name="settle", daemon=True).start()
