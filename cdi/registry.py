@@ -185,7 +185,11 @@ def _parse(data: bytes) -> Any:
         ) -> dict[Hashable, Any]:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             _no_duplicates(keys)
-            return super().construct_mapping(node, deep)
+            mapping = super().construct_mapping(node, deep)
+            if isinstance(name := mapping.get("name"), int):
+                # People leave out the quotes, and runtimes make a string of a number or a boolean.
+                mapping["name"] = json.dumps(name)
+            return mapping
 
     loader = Loader(data)
     try:

@@ -162,3 +162,17 @@ def test_rivals_are_two_files_of_one_directory(tmp_path: Path) -> None:
         etc / "a.json": [f"{etc / 'b.json'} {why}"],
         etc / "b.json": [f"{etc / 'a.json'} {why}"],
     }
+
+
+def test_names_without_quotes_are_what_a_runtime_makes_of_them(tmp_path: Path) -> None:
+    """As seen of podman 4.3.1, whose reader is that of the reference implementation."""
+    device = "- {{name: {}, containerEdits: {{env: [A=1]}}}}\n"
+    names = ["12", "00010", "yes", "a"]
+    text = "cdiVersion: 0.5.0\nkind: amd.com/gpu\ndevices:\n" + "".join(map(device.format, names))
+    (tmp_path / "a.yaml").write_text(text)
+    assert list(registry.load(tmp_path / "a.yaml").devices) == [
+        "amd.com/gpu=12",
+        "amd.com/gpu=8",
+        "amd.com/gpu=true",
+        "amd.com/gpu=a",
+    ]
