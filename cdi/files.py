@@ -59,6 +59,8 @@ def make_directory(directory: Path) -> None:
 
     The new ones get mode 0755, whatever the umask: rootless podman has to read specs.
     """
+    if directory.is_dir():
+        return
     try:
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)

@@ -107,14 +107,11 @@ def encode(ledger: Ledger, lines: dict[str, tuple[Share, str]] | None = None) ->
     ``lines`` has those of shares that were written before, by name, and takes the new ones.
     """
     lines = {} if lines is None else lines
-    texts = []
     for share in ledger.shares:
         known = lines.get(share.name)
         if known is None or (known[0] is not share and known[0] != share):
-            known = (share, json.dumps(share_fields(share), separators=(",", ":")))
-            lines[share.name] = known
-        texts.append(known[1])
-    shares = ",\n".join(texts)
+            lines[share.name] = share, json.dumps(share_fields(share), separators=(",", ":"))
+    shares = ",\n".join([lines[share.name][1] for share in ledger.shares])
     options = json.dumps(asdict(ledger.options), separators=(",", ":"))
     return (f'{{"version":{VERSION},\n"options":{options},\n"shares":[\n{shares}\n]}}\n').encode()
 

@@ -41,10 +41,8 @@ class Memory:
     pieces: dict[str, Piece] = field(default_factory=dict)
     values: dict[str, spec.Held] = field(default_factory=dict)
     """The shares whose values this process wrote or compared."""
-    names: set[str] = field(default_factory=set)
-    """The files in the directory of values."""
     stamp: int = 0
-    """When that directory was changed last, in ns: at another time the names are read anew."""
+    """When the directory of values was changed last, in ns: at another time it is read anew."""
 
     def offers_for(self, basis: object) -> spec.Offers:
         """Return the offers that were made from this basis, and shall be."""
@@ -55,7 +53,7 @@ class Memory:
 
     def forget(self, living: set[str]) -> None:
         """Drop what was kept of shares that are gone."""
-        for kept in (self.lines, self.offers.shares):
+        for kept in (self.lines, self.offers.shares, self.values):
             for name in kept.keys() - living:
                 del kept[name]
 
@@ -64,26 +62,28 @@ class Memory:
 
         Raises PermanentError if a runtime would refuse the spec.
         """
-        if form != self.format:
-            self.pieces.clear()
-            self.format = form
         assembled = spec.assemble(())
         assembled["devices"] += devices
-        pieces: dict[str, Piece] = {}
-        new: list[Device] = []
-        for device in assembled["devices"]:
-            name = device["name"]
-            kept = self.pieces.get(name)
-            if kept is None or (kept.device is not device and kept.device != device):
-                new.append(device)
-                version, _ = cdiversion.needed({"devices": [device]})
-                kept = Piece(device, spectext.item(device, form), version)
-            pieces[name] = kept
+        known = self.pieces if form == self.format else {}
+        names = [device["name"] for device in assembled["devices"]]
+        new = [
+            device
+            for name, device in zip(names, assembled["devices"], strict=True)
+            if (piece := known.get(name)) is None
+            or (piece.device is not device and piece.device != device)
+        ]
+        made = {device["name"]: _piece(device, form) for device in new}
+        pieces = {name: made.get(name) or known[name] for name in names}
         versions = {piece.version for piece in pieces.values()} | {assembled["cdiVersion"]}
         assembled["cdiVersion"] = max(versions, key=cdiversion.KNOWN.index)
-        if len(pieces) < len(assembled["devices"]):
+        if len(pieces) < len(names):
             new = assembled["devices"]
         for finding in rules.findings({**assembled, "devices": new or assembled["devices"][:1]}):
             raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")
-        self.pieces = pieces
+        self.format, self.pieces = form, pieces
         return assembled, spectext.join(assembled, [piece.text for piece in pieces.values()], form)
+
+
+def _piece(device: Device, form: str) -> Piece:
+    version, _ = cdiversion.needed({"devices": [device]})
+    return Piece(device, spectext.item(device, form), version)

@@ -90,11 +90,9 @@ def plan(
         )
     taken: dict[tuple[str, int], tuple[int, int]] = dict.fromkeys(places, (0, 0))
     for share in living:
-        if share.name in before or name in share.before:
-            continue
         for slice_ in share.slices:
             place = (slice_.pci, slice_.partition)
-            if place in taken:
+            if place in taken and share.name not in before and name not in share.before:
                 cus, memory = taken[place]
                 taken[place] = (cus | slice_.cus, memory + slice_.memory)
     slices = tuple(
@@ -125,9 +123,11 @@ def split(
     What does not divide evenly is left over. Raises PermanentError if a partition has too few
     atoms.
     """
+    if not parts:
+        return ()
     taken = {(slice_.pci, slice_.partition) for share in living for slice_ in share.slices}
     shares = []
-    for gpu in node.gpus if parts else ():
+    for gpu in node.gpus:
         for partition in gpu.partitions:
             names = partition_names(gpu, partition, strategies)
             if not names or (gpu.pci, partition.index) in taken:

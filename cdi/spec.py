@@ -122,12 +122,10 @@ def render(
     ]
     offers = offers or Offers()
     *gpu_devices, every = offers.gpus = offers.gpus or _gpu_devices(node, options)
-    devices = gpu_devices
-    held: list[Held] = []
     gpus = {gpu.pci: gpu for gpu in node.gpus}
     known = offers.shares
     claimed: dict[tuple[str, int], int] = {}
-    rendered: list[Share] = []
+    made: list[Offer] = []
     for share in shares:
         offer = known.get(share.name)
         try:
@@ -135,18 +133,17 @@ def render(
                 offer = _offer(share, resolve(share, gpus), options, host_paths)
                 known[share.name] = offer
             for place, cus in offer.claims:
-                if place in claimed and claimed[place] & cus:
-                    _require_turns(share, rendered)
+                if claimed.get(place, 0) & cus:
+                    _require_turns(share, [other.share for other in made])
         except PermanentError as error:
             warnings.append(f"left out: {error}")
             continue
         for place, cus in offer.claims:
             claimed[place] = claimed.get(place, 0) | cus
-        rendered.append(share)
-        devices.append(offer.device)
-        if offer.held is not None:
-            held.append(offer.held)
-    return Rendering((*devices, every), tuple(held), tuple(warnings))
+        made.append(offer)
+    devices = (*gpu_devices, *[offer.device for offer in made], every)
+    held = tuple([offer.held for offer in made if offer.held is not None])
+    return Rendering(devices, held, tuple(warnings))
 
 
 def _gpu_devices(node: Node, options: Options) -> tuple[Device, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -194,12 +194,13 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         _require_offer(made, offering)
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
-        known = paths.values_dir.stat().st_mtime_ns == memory.stamp
-        present = memory.names if known else names_in(paths.values_dir)
-        wanted = {f"{one.name}{suffix}" for one in made.held for suffix in (".conf", ".args")}
+        keep = {share.name for share in made.shares}
+        known, stale = _values_known(paths.values_dir, memory, keep)
         with staging(settle) as staged:
-            for name, data in _values(made.held, memory, wanted - present):
-                staged.write(paths.values_dir / name, data)
+            for one in made.held:
+                if known.get(one.name) is not one:
+                    staged.write(paths.values_dir / f"{one.name}.conf", one.values)
+                    staged.write(paths.values_dir / f"{one.name}.args", one.arguments)
             if after != before:
                 previous = ledger_path.with_name(f"{ledger_path.name}.previous")
                 staged.keep(ledger_path, previous)
@@ -208,14 +209,11 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
             if usage.bounded(paths.usage_dir):
                 usage.lay(paths.usage_dir, {held.name: held.gpus for held in made.held})
         memory.ledger = (document, after)
-        memory.values = {held.name: held for held in made.held}
-        memory.forget({share.name for share in made.shares})
+        memory.values = {**known, **{held.name: held for held in made.held}}
+        memory.forget(keep)
         if old_spec != new_spec:
             _remove(old_spec)
-        keep = {share.name for share in made.shares}
-        stale = {name for name in present - wanted if _is_stale(_share_of(name), keep)}
         usage.remove(paths.values_dir, stale)
-        memory.names = (present | wanted) - stale
         memory.stamp = paths.values_dir.stat().st_mtime_ns
         if usage.bounded(paths.usage_dir):
             regions = names_in(paths.usage_dir) - keep
@@ -321,15 +319,14 @@ def _partitions_without_splits(node: Node, ledger: Ledger) -> list[str]:
     ]
 
 
-def _values(
-    held: tuple[spec.Held, ...], memory: Memory, absent: set[str]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of shares by name, but for those that are known and not absent."""
-    lost = {name.rpartition(".")[0] for name in absent}
-    for one in held:
-        if memory.values.get(one.name) is not one or one.name in lost:
-            yield f"{one.name}.conf", one.values
-            yield f"{one.name}.args", one.arguments
+def _values_known(
+    directory: Path, memory: Memory, keep: set[str]
+) -> tuple[dict[str, spec.Held], set[str]]:
+    """Return the shares whose values need no look, and the files of shares that are gone."""
+    if directory.stat().st_mtime_ns != memory.stamp:
+        return {}, {name for name in names_in(directory) if _is_stale(_share_of(name), keep)}
+    gone = memory.values.keys() - keep
+    return memory.values, {f"{name}{suffix}" for name in gone for suffix in (".conf", ".args")}
 
 
 def _is_stale(name: str, keep: set[str]) -> bool:
