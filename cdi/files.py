@@ -8,9 +8,10 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +19,8 @@ from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 
 T = TypeVar("T")
 
-Settle = Callable[[Collection[Path]], None]
-"""What makes renames in directories durable, now or soon."""
+Settle = Callable[[Callable[[], None]], None]
+"""Runs what makes renames durable, now or soon."""
 
 LOCK_SECONDS = 60.0
 """How long a writer waits for the others; each holds the lock for well under a second."""
@@ -28,6 +29,9 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 MAX_UNSYNCED = 64
 """Files that are open at most, waiting to be synced together."""
+
+MAX_REPLACED = 16
+"""Replaced files that are kept open at most, so that their blocks are freed later."""
 
 HEALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EBUSY, errno.ENOMEM})
 """Errors of the operating system that go away without a change of the command."""
@@ -183,19 +187,23 @@ class Staging:
         self.renames.append((temporary, target))
 
     def commit(self, settle: Settle) -> None:
-        """Make the files durable, put every one in its place, and settle the directories."""
+        """Make the files durable and put every one in its place; then settle the renames."""
+        replaced: list[int] = []
         try:
             self._sync()
             directories = {target.parent for _, target in self.renames}
             while self.renames:
                 temporary, target = self.renames[0]
+                if len(replaced) < MAX_REPLACED:
+                    replaced += _held(target)
                 temporary.rename(target)
                 del self.renames[0]
-            settle(directories)
         except OSError as error:
+            _close(replaced)
             raise os_error("replace", error.filename2 or error.filename or "", error) from error
         finally:
             self.discard()
+        settle(partial(_settle, directories, replaced))
 
     def discard(self) -> None:
         """Remove what was written and not put in its place."""
@@ -207,7 +215,7 @@ class Staging:
 
     def _sync(self) -> None:
         if self.unsynced:
-            _at_once(_sync_file, self.unsynced)
+            _side_by_side(_sync_file, self.unsynced)
         self._close()
 
     def _close(self) -> None:
@@ -220,18 +228,14 @@ def _beside(target: Path) -> Path:
     return target.with_name(f".{target.name}.new")
 
 
-def sync_directories(directories: Collection[Path]) -> None:
-    """Make renames in these directories durable."""
-    if directories:
-        _at_once(sync_directory, directories)
+def at_once(task: Callable[[], None]) -> None:
+    """Settle renames before anything else is done."""
+    task()
 
 
 @contextmanager
-def staging(settle: Settle = sync_directories) -> Iterator[Staging]:
-    """Stage files: committed at the end, discarded when an exception passes.
-
-    ``settle`` gets the directories in which files have been replaced.
-    """
+def staging(settle: Settle = at_once) -> Iterator[Staging]:
+    """Stage files: committed at the end, discarded when an exception passes."""
     staged = Staging()
     try:
         yield staged
@@ -240,7 +244,30 @@ def staging(settle: Settle = sync_directories) -> Iterator[Staging]:
         staged.discard()
 
 
-def _at_once(sync: Callable[[T], None], things: Collection[T]) -> None:
+def _held(target: Path) -> list[int]:
+    """Return a descriptor of what is about to be replaced, none if nothing is there.
+
+    While it is open, its blocks are not freed, which takes longer than the rename.
+    """
+    try:
+        return [os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)]
+    except OSError:
+        return []
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _settle(directories: Collection[Path], replaced: Iterable[int]) -> None:
+    """Free what was replaced, and make renames in these directories durable."""
+    _close(replaced)
+    if directories:
+        _side_by_side(sync_directory, directories)
+
+
+def _side_by_side(sync: Callable[[T], None], things: Collection[T]) -> None:
     """Sync things side by side: a filesystem makes several durable in the time of one.
 
     Raises the first error when all have ended.

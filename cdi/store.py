@@ -14,12 +14,12 @@ from cdi.errors import PermanentError
 from cdi.files import (
     LOCK_SECONDS,
     Settle,
+    at_once,
     lock,
     make_directory,
     names_in,
     os_error,
     staging,
-    sync_directories,
 )
 from cdi.ledger import Ledger
 from cdi.memory import Memory
@@ -156,7 +156,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     memory: Memory | None = None,
     *,
     lock_seconds: float = LOCK_SECONDS,
-    settle: Settle = sync_directories,
+    settle: Settle = at_once,
     offering: str = "",
 ) -> Draft:
     """Change the ledger, and make the files of the node what the new ledger says.
@@ -164,7 +164,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     All under the lock of the state directory, and all or nothing: the values of shares, the
     ledger and the spec are written in full before the first of them is put in its place, in this
     order. A crash between leaves a ledger that the next ``generate`` makes the spec of. A process
-    that stays passes the same memory each time, and may settle directories behind its answer, so
+    that stays passes the same memory each time, and may settle renames behind its answer, so
     that a power failure takes the last renames back. Raises TemporaryError when another process has
     a lock for ``lock_seconds``, and PermanentError, with nothing changed, if the device
     ``offering`` would be left out, or if the spec would replace one of another kind.

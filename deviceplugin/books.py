@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from cdi import ledger as ledgers
 from cdi import store
 from cdi.errors import AmdCdiError
-from cdi.files import LOCK_SECONDS, sync_directories
+from cdi.files import LOCK_SECONDS
 from cdi.ledger import Ledger
 from cdi.memory import Memory
 from cdi.node import Node
@@ -70,7 +69,7 @@ class Books:
         return replace(before, strategies=STRATEGIES, **self.settings)
 
 
-def settle_behind(directories: Collection[Path]) -> None:
+def settle_behind(task: Callable[[], None]) -> None:
     """Make renames durable without keeping kubelet waiting for it.
 
     The files themselves are durable by now. A power failure before the renames are leaves the books
@@ -80,7 +79,7 @@ def settle_behind(directories: Collection[Path]) -> None:
 
     def settle() -> None:
         try:
-            sync_directories(directories)
+            task()
         except AmdCdiError as error:
             log.warning("%s", error)
 

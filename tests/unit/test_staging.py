@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdi.errors import AmdCdiError
-from cdi.files import Staging, staging, sync_directories
+from cdi.files import Staging, at_once, staging
 
 
 def test_many_files_come_into_their_places_and_no_descriptor_stays(tmp_path: Path) -> None:
@@ -47,5 +47,5 @@ def test_a_failed_sync_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     staged.write(tmp_path / "b", b"new")
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(AmdCdiError, match=f"cannot write {tmp_path}/[ab]: No space left"):
-        staged.commit(sync_directories)
+        staged.commit(at_once)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
