@@ -157,6 +157,8 @@ class Hami:
     node: str
     pods: Pods
     errands: Errands
+    releases: Errands
+    """For the node's lock alone, which waits for nothing else."""
     events: Events
     turn: threading.Lock
     """Held by whoever looks at pods and books together."""
@@ -353,7 +355,9 @@ class Hami:
             document = found
         self.pods.put(pods.parse(document))
         if last and claim.lock is not None:
-            self._release(claim.lock, claim.seen)
+            # Behind the answer: the scheduler waits for it, and kubelet does not.
+            task = partial(self._release, claim.lock, claim.seen)
+            self.releases.add("release the node's lock", task, nodelock.EXPIRE_SECONDS)
 
     def _read_back(self, pod: Pod) -> dict[str, dict[str, dict[str, str]]] | None:
         """Return the pod as it is now; None if it is gone or cannot be read."""
@@ -366,21 +370,11 @@ class Hami:
     # What has to be done in the end
 
     def _release(self, held: Held, seen: Seen) -> None:
-        """Release the node now, or later: it is no reason to fail an allocation."""
-        try:
-            nodelock.release(self.cluster, self.node, held, seen, Deadline.after(CLEAN_SECONDS))
-        except ApiError as error:
-            log.warning("the lock of the node is released later: %s", error)
-            self._later("release the node's lock", partial(self._release_late, held))
+        nodelock.release(self.cluster, self.node, held, seen, Deadline.after(10.0))
 
     def _later(self, what: str, task: Callable[[], None]) -> None:
         """Do it when the API server answers, or not at all once the lock is stale anyway."""
         self.errands.add(what, task, nodelock.EXPIRE_SECONDS)
-
-    def _release_late(self, held: Held) -> None:
-        deadline = Deadline.after(10.0)
-        seen = nodelock.seen(self.cluster.node(self.node, deadline))
-        nodelock.release(self.cluster, self.node, held, seen, deadline)
 
     def _fail(self, claim: _Claim, error: AmdCdiError) -> None:
         """Tell HAMi and the user that a pod did not get its GPUs."""
@@ -415,7 +409,8 @@ class Hami:
         """Fail the pod of a lock, which could not be read when kubelet asked for its GPUs."""
         document = self.cluster.pod(held.namespace, held.pod, Deadline.after(10.0))
         if document is None:
-            self._release_late(held)
+            seen = nodelock.seen(self.cluster.node(self.node, Deadline.after(10.0)))
+            self._release(held, seen)
         elif (pod := pods.parse(document)).bind_phase == pods.ALLOCATING:
             self._fail_late(pod, held)
 

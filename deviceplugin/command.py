@@ -28,6 +28,9 @@ from deviceplugin.reconcile import Reconciler
 START_SECONDS = 10.0
 """How long the API server may take before kubelet is served from the ledger alone."""
 
+STOP_SECONDS = 2.0
+"""How long a lock that is being released may keep this process from stopping."""
+
 
 def main() -> None:
     """Run until told to stop: exit status 0, 1 if it could not start, 2 if used wrongly."""
@@ -72,10 +75,10 @@ def run(
     if node.gpus:
         for warning in missing(books.refresh(node), paths):
             log.log.warning("%s", warning)
-    errands, chores = Errands(), Errands()
+    errands, releases, chores = Errands(), Errands(), Errands()
     events = Events(api, errands, options.node_name)
     allocator: Allocator = WholeGpus(books, inventory)
-    loops: list[Callable[[], None]] = [errands.run, chores.run]
+    loops: list[Callable[[], None]] = [errands.run, releases.run, chores.run]
     watches: list[PodWatch] = []
     on_change: list[Callable[[], None]] = []
     reconciled = threading.Event()
@@ -105,6 +108,7 @@ def run(
             options.node_name,
             pods,
             errands,
+            releases,
             events,
             turn,
             options.device_memory_scaling,
@@ -153,3 +157,4 @@ def run(
         options.kubelet_dir,
     )
     kubelet.run()
+    releases.settle(STOP_SECONDS)
