@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import fcntl
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -274,19 +274,26 @@ def _side_by_side(sync: Callable[[T], None], things: Collection[T]) -> None:
     """
     errors: list[AmdCdiError] = []
 
-    def attempt(thing: T) -> None:
+    def attempt(thing: T, ended: _thread.LockType | None = None) -> None:
         try:
             sync(thing)
         except AmdCdiError as error:
             errors.append(error)
+        finally:
+            if ended is not None:
+                ended.release()
 
     first, *others = things
-    threads = [threading.Thread(target=attempt, args=(thing,)) for thing in others]
-    for thread in threads:
-        thread.start()
+    running = []
+    for thing in others:
+        ended = _thread.allocate_lock()
+        ended.acquire()
+        # Not threading.Thread, whose start waits until the thread runs: longer than a disk takes.
+        _thread.start_new_thread(attempt, (thing, ended))
+        running.append(ended)
     attempt(first)
-    for thread in threads:
-        thread.join()
+    for ended in running:
+        ended.acquire()
     if errors:
         raise errors[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -83,4 +84,5 @@ def settle_behind(task: Callable[[], None]) -> None:
         except AmdCdiError as error:
             log.warning("%s", error)
 
-    threading.Thread(target=settle, name="settle", daemon=True).start()
+    # Not threading.Thread, whose start waits until the thread runs.
+    _thread.start_new_thread(settle, ())

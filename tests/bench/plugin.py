@@ -212,7 +212,7 @@ def _calls(
         Figure("Allocate, median", half, "ms"),
         Figure("Allocate, 99 of 100", times[len(times) * 99 // 100], "ms"),
         Figure("its files on this disk, median", floor, "ms"),
-        Figure("Allocate without them, median, by loops of 100,000", (half - floor) / loop, "x"),
+        Figure("Allocate without them, median, by loops of 100,000", (half - floor) / loop, "x", 8),
         Figure("a loop of 100,000 steps, median", loop, "ms"),
         Figure("processor time of giving and taking back", 1000 * used / allocates, "ms"),
         Figure("API round trips, at most", trips, "", 4),
