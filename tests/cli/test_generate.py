@@ -14,6 +14,7 @@ import yaml
 
 from cdi import sample
 from cdi.registry import paths_in
+from tests import need
 from tests.captures import shared
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, snapshot
@@ -341,8 +342,7 @@ def test_options_that_cannot_be(radeons: Host, arguments: list[str], message: st
 
 
 def test_a_device_is_never_replaced_by_a_file(radeons: Host) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root could replace one")
+    need.superuser("replacing a device node")
     null = radeons.folder / "null"
     os.mknod(null, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     (radeons.folder / "link").symlink_to("null")

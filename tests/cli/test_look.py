@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from tests import need
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, snapshot
 
@@ -131,8 +132,7 @@ def test_diff_before_the_first_generate(radeons: Host) -> None:
 
 
 def test_inject(own: MakeHost) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("device nodes are made by root only")
+    need.superuser("making a device node")
     host = own("rx7900xtx")
     for name, major, minor in (
         ("kfd", 510, 0),

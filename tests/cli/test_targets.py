@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import need
 from tests.cli.host import Host, snapshot
 
 TINY = 'mount -t tmpfs -o size=4k none "$0" && exec "$@"'
@@ -16,11 +17,7 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@
 
 def in_a_namespace(host: Host, script: str, folder: Path) -> Host:
     """Return the host with a mount of its own over a folder."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        message = "mounting needs root and unshare(1)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
+    need.namespaces()
     return host.under("unshare", "--mount", "sh", "-c", script, str(folder))
 
 
@@ -73,8 +70,7 @@ def test_full_state_directory(used: Host, folder: str) -> None:
 @pytest.mark.parametrize("folder", ["cdi", "state"])
 def test_unwritable(used: Host, folder: str) -> None:
     if os.geteuid() == 0:
-        if shutil.which("setpriv") is None:
-            pytest.skip("setpriv(1) is not installed")
+        need.program("setpriv")
         # Root without this capability minds the modes of files as everyone does.
         drop = "-dac_override,-dac_read_search"
         host = used.under("setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}")

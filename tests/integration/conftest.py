@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import need, record, roots
+from tests import need
+from tests.integration import record, roots
 from tests.integration.image import Image
 from tests.integration.machine import Machine
 from tests.integration.product import amd_cdi, build_library, install
@@ -24,7 +25,7 @@ NODES = ("kfd", *(f"dri/card{n}" for n in CARDS), *(f"dri/renderD{n}" for n in R
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
     """A folder for all that is large; nothing of it is kept."""
-    need.root()
+    need.namespaces()
     with tempfile.TemporaryDirectory(prefix="amd-cdi-") as folder:
         yield Path(folder)
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import grpc
 
-from tests import debian
-from tests.integration import need
+from tests import debian, need
 from tests.integration.container import Container, Start
 from tests.integration.image import Image
 from tests.integration.image import archive as image_archive

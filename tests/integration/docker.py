@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests import debian
-from tests.integration import need
+from tests import debian, need
 from tests.integration.container import Container, Start, run_options
 from tests.integration.image import Image, archive
 from tests.integration.sandbox import Outcome, Sandbox

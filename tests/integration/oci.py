@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests import debian
-from tests.integration import need
+from tests import debian, need
 from tests.integration.container import Container, Start
 from tests.integration.image import STATIC_BUSYBOX, Image
 from tests.integration.product import amd_cdi

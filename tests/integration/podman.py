@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from tests.integration import need
+from tests import need
 from tests.integration.container import Container, Start, run_options
 from tests.integration.image import Image
 from tests.integration.image import archive as image_archive

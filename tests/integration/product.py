@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration import need
+from tests import need
 from tests.integration.sandbox import Sandbox
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -5,8 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests import debian
-from tests.integration import image, need
+from tests import debian, need
+from tests.integration import image
 
 LIBC = Path("lib/x86_64-linux-gnu/libc.so.6")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import debian
-from tests.integration import need, roots
+from tests import debian, need
+from tests.integration import roots
 from tests.integration.image import Image
 from tests.integration.machine import Machine
 from tests.integration.product import hook_log

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from cdi import sample
-from tests.integration import need
+from tests import need
 from tests.integration.conftest import NODES
 from tests.integration.image import Image
 from tests.integration.machine import Machine
@@ -53,7 +53,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(scratch: Path, dynamic: Image, static: Image, library: Path) -> Iterator[Cluster]:
-    need.root()
+    need.namespaces()
     runtime = next(one for one in ENGINES if one.name == "containerd-2")
     folder = scratch / "plugin"
     folder.mkdir()

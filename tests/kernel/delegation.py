@@ -18,8 +18,7 @@ from typing import Literal, cast
 
 import pytest
 
-from tests import debian
-from tests.integration import need
+from tests import debian, need
 from tests.kernel import guest, kernels, runtimes, tools
 from tests.kernel.device import GPUS
 from tests.kernel.guest import Guest, GuestError

@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests import debian
-from tests.integration import need
+from tests import debian, need
 from tests.kernel.containers import Container, Hook, Runtime
 
 # No limits that the guest has not, no journal.

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import debian
-from tests.integration import need
+from tests import debian, need
 from tests.kernel import guest, kernels
 from tests.kernel.device import GPUS
 from tests.kernel.guest import Guest, GuestError, Outcome

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import need
 from tests.libamvgpu import debian, runtime
 from tests.libamvgpu.runtime import Driver, Runtime, Share
 
@@ -15,18 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def missing(reason: str) -> None:
-    """Skip, or fail where everything must run."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tool in ("make", "cc"):
-        if shutil.which(tool) is None:
-            missing(f"{tool} is not here")
+        need.program(tool)
     return runtime.build_library(tmp_path_factory.mktemp("library"))
 
 
@@ -35,8 +27,7 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         return runtime.build_standin(tmp_path_factory.mktemp("standin"))
     except debian.UnavailableError as reason:
-        missing(str(reason))
-        raise
+        need.lacking(str(reason))
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +51,7 @@ def runtimes(
 def present(found: Runtime | str) -> Runtime:
     """The runtime, or a skip with the reason it is not there."""
     if not isinstance(found, Runtime):
-        missing(found)
-    assert isinstance(found, Runtime)
+        need.lacking(found)
     return found
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.libamvgpu.conftest import missing, present
+from tests import need
+from tests.libamvgpu.conftest import present
 from tests.libamvgpu.runtime import MIB, OUT_OF_MEMORY, SOURCE, SUCCESS, Runtime, Share, run
 
 LIMIT, UNDER, OVER = 256 * MIB, 64 * MIB, 512 * MIB
@@ -82,12 +83,10 @@ def test_looked_up(way: str, suite: str, runtimes, library, tmp_path) -> None:
 
 def test_python_ctypes(runtimes, library, tmp_path) -> None:
     """The interpreter of the tests itself, with the bookworm HIP, whose libc need is the oldest."""
-    hip = runtimes["bookworm"]
-    if isinstance(hip, str):
-        missing(hip)
+    hip = present(runtimes["bookworm"])
     libc = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")))
     if libc < (2, 36):
-        missing(f"bookworm's HIP needs glibc 2.36, this is {libc}")
+        need.lacking(f"bookworm's HIP needs glibc 2.36, this is {libc}")
     # Only what the machine lacks: a second libc in the path would replace its own.
     private = tmp_path / "libraries"
     private.mkdir()
@@ -154,7 +153,7 @@ def test_under_address_sanitizer(trixie: Runtime, library, tmp_path) -> None:
         ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()
     if not Path(found).is_absolute():
-        missing("libasan.so is not here")
+        need.lacking("libasan.so is not here")
     program = trixie.compile(
         SOURCE / "tests" / "exceptions.cc",
         *("-std=c++17", "-g", "-fsanitize=address"),

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from tests import need
 from tests.libamvgpu import debian, region, runtime, table
-from tests.libamvgpu.conftest import missing
 from tests.libamvgpu.runtime import SOURCE
 
 
@@ -16,8 +16,7 @@ def trees():
     try:
         return {suite: runtime.hip_tree(suite) for suite in table.HIP}
     except debian.UnavailableError as reason:
-        missing(str(reason))
-        raise
+        need.lacking(str(reason))
 
 
 def test_table_is_current(trees) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests import need
 from tests.libamvgpu import region
-from tests.libamvgpu.conftest import missing
 from tests.libamvgpu.runtime import HSA_OUT_OF_RESOURCES, MIB, SOURCE, Driver, Runtime, Share, run
 
 POOL = "hsa_amd_memory_pool_allocate"
@@ -72,7 +71,7 @@ class Container:
         inner = ["env", "-i", f"LD_AUDIT={self.library}", *entries, *map(str, command)]
         probe = self.wrap(["true"], values="x", first={})
         if subprocess.run(probe, capture_output=True, check=False).returncode:
-            missing("namespaces cannot be made here")
+            need.lacking("namespaces cannot be made here")
         wrapped = self.wrap(inner, values=values, first=first)
         return subprocess.run(wrapped, capture_output=True, text=True, timeout=30, check=False)
 
@@ -335,15 +334,14 @@ OUTSIDE = {
 def outside(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that glibc's ld.so does not start: it tells what it finds, and works a little."""
     compiler = OUTSIDE[request.param]
-    if shutil.which(compiler[0]) is None:
-        missing(f"{compiler[0]} is not here")
+    need.program(compiler[0])
     built = tmp_path_factory.mktemp(request.param) / "outside"
     source = SOURCE / "tests" / "outside.c"
     done = subprocess.run(
         [*compiler, "-o", built, source, "-lpthread"], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        missing(f"{' '.join(compiler)} does not link: {done.stderr}")
+        need.lacking(f"{' '.join(compiler)} does not link: {done.stderr}")
     return built
 
 

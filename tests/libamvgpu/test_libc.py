@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import need
 from tests.libamvgpu import debian, region, runtime
-from tests.libamvgpu.conftest import missing
 from tests.libamvgpu.runtime import HSA_OUT_OF_RESOURCES, MIB, SOURCE, run
 
 if TYPE_CHECKING:
@@ -73,13 +73,12 @@ def root(request, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Ro
         tree = debian.tree(suite, packages)
         runtime.hip_tree("trixie")  # the headers of the stand-in
     except debian.UnavailableError as reason:
-        missing(str(reason))
-        raise
+        need.lacking(str(reason))
     for folder in ("mnt", "proc"):
         (tree / folder).mkdir(exist_ok=True)
     probe = ["unshare", "--mount", "--pid", "--fork", "mount", "-t", "proc", "none", tree / "proc"]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
-        missing("mounts need root")
+        need.lacking("mounts need root")
     shared = tmp_path_factory.mktemp(suite)
     # Built against the root's own libc, so that they run on it: --sysroot alone finds the
     # system's libc first.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import need
 from tests.libamvgpu import region
-from tests.libamvgpu.conftest import missing
 from tests.libamvgpu.runtime import (
     HSA_OUT_OF_RESOURCES,
     MIB,
@@ -191,12 +190,11 @@ NESTED = {
 @pytest.fixture(params=NESTED)
 def nested(request, trixie: Runtime, share: Share):
     prefix = NESTED[request.param]
-    if shutil.which("unshare") is None:
-        missing("unshare is not here")
+    need.program("unshare")
     if os.geteuid() != 0:
         prefix = [prefix[0], "--map-root-user", *prefix[1:]]
     if subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode:
-        missing("a PID namespace cannot be made here")
+        need.lacking("a PID namespace cannot be made here")
     environment = share.environment()
     # unshare itself is not of the share: it must not be the PID 1 whose environment is read.
     command = [*prefix, "env", *(f"{k}={v}" for k, v in environment.items())]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.libamvgpu.conftest import missing
+from tests import need
 from tests.libamvgpu.runtime import SOURCE, run
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def build(folder: Path, sanitizer: str) -> Path:
         check=False,
     )
     if probe.returncode:
-        missing(f"the sanitizers {sanitizer} are not here: {probe.stderr.decode()}")
+        need.lacking(f"the sanitizers {sanitizer} are not here: {probe.stderr.decode()}")
     sources = [SOURCE / f"{part}.c" for part in PARTS]
     values = folder / "share.conf"
     run(

@@ -12,6 +12,7 @@ import pytest
 from cdi.edits import ContainerEdits
 from cdi.errors import AmdCdiError, PermanentError
 from cdi.inject import inject
+from tests import need
 
 NULL: dict[str, Any] = {"type": "c", "major": 1, "minor": 3}
 
@@ -56,8 +57,8 @@ def test_a_node_that_is_missing_or_none_is_an_error(tmp_path: Path) -> None:
         inject({}, edits, tmp_path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
 def test_nodes_are_looked_up_in_the_sysroot(tmp_path: Path) -> None:
+    need.superuser("making a device node")
     (tmp_path / "dev").mkdir()
     os.mknod(tmp_path / "dev/kfd", stat.S_IFCHR | 0o666, os.makedev(1, 5))
     result = inject({}, {"deviceNodes": [{"path": "/dev/kfd"}]}, tmp_path)

@@ -12,6 +12,7 @@ from ocihook import devices
 from ocihook.arguments import parse
 from ocihook.bundle import Container
 from ocihook.refusal import Refusal
+from tests import need
 from tests.ocihook_scene import Scene, bind, device, rule, write
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ def test_link_to_dev_counts_as_dev(scene: Scene, tmp_path: Path) -> None:
     assert "innocent" in judge(scene)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="making a device node takes root")
 def test_bind_mounted_node(scene: Scene, tmp_path: Path) -> None:
+    need.superuser("making a device node")
     for minor, refused in ((128, False), (129, True)):
         node = tmp_path / f"node{minor}"
         os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(226, minor))

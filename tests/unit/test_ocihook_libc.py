@@ -18,6 +18,7 @@ from ocihook.bundle import Container
 from ocihook.elf import Elf, ElfError, glibc
 from ocihook.refusal import Refusal
 from ocihook.rootfs import Rootfs
+from tests import need
 from tests.ocihook_scene import BYTES, LIBRARY, VALUES, Scene, bind, write
 
 GIB = 1024**3
@@ -25,15 +26,8 @@ SOURCE = "int main(void) { return 0; }\n"
 X86 = platform.machine() == "x86_64"
 
 
-def need(tool: str) -> None:
-    if shutil.which(tool) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{tool} is not installed")
-        pytest.skip(f"{tool} is not installed")
-
-
 def compiled(folder: Path, name: str, *options: str, compiler: str = "gcc") -> Path:
-    need(compiler)
+    need.program(compiler)
     source = folder / "main.c"
     source.write_text(SOURCE)
     subprocess.run([compiler, "-o", folder / name, *options, source], check=True)
@@ -55,7 +49,7 @@ def host_path(path: str) -> Path:
 
 def interpreter_of(program: Path) -> str:
     """Ask readelf, which knows nothing of the code under test."""
-    need("readelf")
+    need.program("readelf")
     text = subprocess.run(
         ["readelf", "-lW", program], capture_output=True, text=True, check=True
     ).stdout
@@ -73,7 +67,7 @@ def versions_of(library: Path) -> set[str]:
 
 
 def libc_of(program: Path) -> Path:
-    need("ldd")
+    need.program("ldd")
     text = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     found = re.search(r"libc\.so\.6 => (\S+)", text)
     assert found
@@ -211,8 +205,8 @@ def test_entrypoint_that_gains_privileges(scene: Scene, mode: int) -> None:
     assert "found a program with privileges at '/bin/app'" in judge(scene)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="setting capabilities takes root")
 def test_entrypoint_with_capabilities(scene: Scene) -> None:
+    need.superuser("setting capabilities")
     # Version 2, effective, CAP_NET_RAW permitted: as `setcap cap_net_raw+ep` writes it.
     raw = bytes.fromhex("0100000200200000000000000000000000000000")
     os.setxattr(inside(scene, "/bin/app"), "security.capability", raw)
@@ -433,8 +427,7 @@ def sock(path: Path) -> None:
 
 
 def character_device(path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("making a device node takes root")
+    need.superuser("making a device node")
     os.mknod(path, 0o600 | 0o020000, os.makedev(1, 3))
 
 

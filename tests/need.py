@@ -23,11 +23,16 @@ def lacking(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def root() -> None:
-    """Root who may make namespaces; in a container root often may not."""
+def superuser(what: str) -> None:
+    """Root, for what only root may do."""
     if os.geteuid() != 0:
-        lacking("only root can start containers here: run the tests as root")
-    command = ["unshare", "--mount", "--pid", "--fork", "true"]
+        lacking(f"{what} takes root: run the tests as root")
+
+
+def namespaces() -> None:
+    """Root who may make namespaces; in a container root often may not."""
+    superuser("making namespaces")
+    command = [program("unshare"), "--mount", "--pid", "--fork", "true"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lacking(f"root may not make namespaces here: {done.stderr.strip()}")
