@@ -8,14 +8,11 @@ run takes them from there and asks no mirror.
 `python -m tests.kernel.kernels` builds them ahead of the tests and says where they are.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -58,12 +55,7 @@ def kernel(semantics: Semantics) -> Path:
 
     Raises debian.FetchError where the sources cannot be had, BuildError where they do not build.
     """
-    built = debian.cache() / f"dmem-kernels-{key()}"
-    if not built.is_dir():
-        with _lock(debian.cache() / "dmem-kernels.lock"):
-            if not built.is_dir():
-                _build(built)
-    return built / semantics
+    return debian.kept(f"dmem-kernels-{key()}", _build) / semantics
 
 
 def key() -> str:
@@ -72,33 +64,22 @@ def key() -> str:
     return hashlib.sha256(b"\0".join(ingredients)).hexdigest()[:16]
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Held by one process at a time; goes with the process, however that ends."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _build(target: Path) -> None:
+def _build(place: Path) -> Path:
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         raise BuildError(f"not installed: {', '.join(missing)}: apt-get install them")
-    for left in target.parent.glob("dmem-kernels-work-*"):  # of a run that was killed
-        shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="dmem-kernels-work-") as work:
-        tree, made = Path(work, "tree"), Path(work, "made")
-        tree.mkdir()
-        made.mkdir()
-        _unpack(_SERIES["new"], tree, [f"--exclude={pattern}" for pattern in _UNUSED])
-        (tree / "kernel/cgroup" / _OWNER.name).write_bytes(_OWNER.read_bytes())
-        makefile = tree / "kernel/cgroup/Makefile"
-        original = makefile.read_text()
-        _compile(tree, makefile, original, made / "new")
-        older = [f"{_SERIES['old']}/{name}" for name in _CONTROLLER]
-        _unpack(_SERIES["old"], tree, ["--touch", "--occurrence=1", *older])
-        _compile(tree, makefile, original, made / "old")
-        made.rename(target)
+    tree, made = place / "tree", place / "made"
+    tree.mkdir()
+    made.mkdir()
+    _unpack(_SERIES["new"], tree, [f"--exclude={pattern}" for pattern in _UNUSED])
+    (tree / "kernel/cgroup" / _OWNER.name).write_bytes(_OWNER.read_bytes())
+    makefile = tree / "kernel/cgroup/Makefile"
+    original = makefile.read_text()
+    _compile(tree, makefile, original, made / "new")
+    older = [f"{_SERIES['old']}/{name}" for name in _CONTROLLER]
+    _unpack(_SERIES["old"], tree, ["--touch", "--occurrence=1", *older])
+    _compile(tree, makefile, original, made / "old")
+    return made
 
 
 def _unpack(package: str, into: Path, options: Sequence[str]) -> None:

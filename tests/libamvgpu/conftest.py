@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import need
-from tests.libamvgpu import debian, runtime
+from tests import debian, need
+from tests.libamvgpu import runtime
 from tests.libamvgpu.runtime import Driver, Runtime, Share
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        return runtime.build_standin(tmp_path_factory.mktemp("standin"))
-    except debian.UnavailableError as reason:
-        need.lacking(str(reason))
+    need.fetched(runtime.headers)
+    return runtime.build_standin(tmp_path_factory.mktemp("standin"))
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +37,7 @@ def runtimes(
     for suite in runtime.PACKAGES:
         try:
             root = runtime.hip_tree(suite)
-        except debian.UnavailableError as reason:
+        except debian.FetchError as reason:
             found[suite] = str(reason)
             continue
         folder = tmp_path_factory.mktemp(suite)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.libamvgpu import debian, region
+from tests import debian
+from tests.libamvgpu import region
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +45,12 @@ def run(command: Sequence[str | Path]) -> None:
 
 def hip_tree(suite: str) -> Path:
     """Root filesystem with the suite's HIP and the headers."""
-    return debian.tree(suite, [PACKAGES[suite], "libamdhip64-dev", "libhsa-runtime-dev"])
+    return debian.tree(suite, PACKAGES[suite], "libamdhip64-dev", "libhsa-runtime-dev")
+
+
+def headers() -> Path:
+    """What the stand-in is built with."""
+    return hip_tree("trixie") / "usr/include"
 
 
 def build_library(folder: Path, *arguments: str) -> Path:
@@ -54,12 +60,11 @@ def build_library(folder: Path, *arguments: str) -> Path:
 
 
 def build_standin(folder: Path, *flags: str | Path, after: Sequence[str | Path] = ()) -> Path:
-    """The stand-in for libhsa-runtime64.so.1, with the headers of trixie."""
+    """The stand-in for libhsa-runtime64.so.1."""
     standin = SOURCE / "tests" / "standin"
     built = folder / "libhsa-runtime64.so.1"
     folder.mkdir(parents=True, exist_ok=True)
     sources = sorted(standin.glob("*.c"))
-    headers = hip_tree("trixie") / "usr/include"
     run(
         [
             "cc",
@@ -72,7 +77,7 @@ def build_standin(folder: Path, *flags: str | Path, after: Sequence[str | Path] 
             "-Wextra",
             "-Werror",
             "-Wno-unused-parameter",
-            f"-I{headers}",
+            f"-I{headers()}",
             "-Wl,-soname,libhsa-runtime64.so.1",
             f"-Wl,--version-script={standin / 'rocr.map'}",
             *flags,

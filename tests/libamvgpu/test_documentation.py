@@ -7,16 +7,13 @@ import re
 import pytest
 
 from tests import need
-from tests.libamvgpu import debian, region, runtime, table
+from tests.libamvgpu import region, runtime, table
 from tests.libamvgpu.runtime import SOURCE
 
 
 @pytest.fixture(scope="module")
 def trees():
-    try:
-        return {suite: runtime.hip_tree(suite) for suite in table.HIP}
-    except debian.UnavailableError as reason:
-        need.lacking(str(reason))
+    return need.fetched(lambda: {suite: runtime.hip_tree(suite) for suite in table.HIP})
 
 
 def test_table_is_current(trees) -> None:

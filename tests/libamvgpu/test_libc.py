@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import need
-from tests.libamvgpu import debian, region, runtime
+from tests import debian, need
+from tests.libamvgpu import region, runtime
 from tests.libamvgpu.runtime import HSA_OUT_OF_RESOURCES, MIB, SOURCE, run
 
 if TYPE_CHECKING:
@@ -69,11 +69,8 @@ class Root:
 def root(request, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Root:
     suite = request.param
     packages = ["libc6", "libc6-dev", "python3-minimal", "libpython3-stdlib"]
-    try:
-        tree = debian.tree(suite, packages)
-        runtime.hip_tree("trixie")  # the headers of the stand-in
-    except debian.UnavailableError as reason:
-        need.lacking(str(reason))
+    tree = need.fetched(lambda: debian.tree(suite, *packages))
+    need.fetched(runtime.headers)
     for folder in ("mnt", "proc"):
         (tree / folder).mkdir(exist_ok=True)
     probe = ["unshare", "--mount", "--pid", "--fork", "mount", "-t", "proc", "none", tree / "proc"]
