@@ -156,9 +156,13 @@ class Scene:
         return [*words, "--sysroot", str(self.sysroot), *extra]
 
     def run(self, command: list[str], *extra: str) -> subprocess.CompletedProcess[str]:
-        """Run the hook as a runtime does, with no environment at all."""
+        """Run the hook with the arguments of the share."""
+        return self.call([*command, *self.arguments(*extra)])
+
+    def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a hook as a runtime does, with no environment at all."""
         return subprocess.run(
-            [*command, *self.arguments(*extra)],
+            command,
             input=json.dumps(self.state),
             env={},
             capture_output=True,

@@ -13,6 +13,7 @@ from tests.cli.host import Host, snapshot
 
 TINY = 'mount -t tmpfs -o size=4k none "$0" && exec "$@"'
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+HALF = ("create", "a", "--gpu", "0", "--cores", "50", "--memory", "1GiB")
 
 
 def in_a_namespace(host: Host, script: str, folder: Path) -> Host:
@@ -122,16 +123,16 @@ def test_a_full_usage_filesystem_is_an_error(radeons: Host) -> None:
     usage = radeons.folder / "usage"
     usage.mkdir()
     host = in_a_namespace(radeons, TINY, usage)
-    arguments = ["--gpu", "0", "--cores", "50", "--memory", "1GiB", "--usage-dir", str(usage)]
-    host.share("create", "a", *arguments).failed(f"{usage}/share-a", "No space left on device")
+    host.share(*HALF, "--usage-dir", str(usage)).failed(
+        f"{usage}/share-a", "No space left on device"
+    )
     assert not radeons.ledger_file.exists()
     assert not radeons.spec_file.exists()
 
 
 @pytest.mark.parametrize("name", ["ledger.json", "x.yaml", "shares/share-a.conf"])
 def test_a_copy_never_lands_among_the_state(radeons: Host, name: str) -> None:
-    arguments = ["--gpu", "0", "--cores", "50", "--memory", "1GiB"]
-    radeons.share("create", "a", *arguments).done()
+    radeons.share(*HALF).done()
     before = snapshot(radeons.folder)
     target = radeons.state_dir / name
     for command in (["generate", "--output"], ["hooks-d", "--output"], ["topology", "--svg"]):
@@ -150,8 +151,7 @@ def test_a_spec_of_another_kind_is_not_replaced(radeons: Host) -> None:
 
 
 def test_files_of_others_are_left_alone(radeons: Host) -> None:
-    arguments = ["--gpu", "0", "--cores", "50", "--memory", "1GiB"]
-    radeons.share("create", "a", *arguments).done()
+    radeons.share(*HALF).done()
     values = radeons.state_dir / "shares"
     theirs = {"thesis.odt", "a.conf", ".vimrc", "share-b.odt"}
     for name in (*theirs, "share-b.conf", "share-b.args", ".share-c.conf.new", "0-1of2.conf"):
@@ -168,6 +168,5 @@ def test_files_of_others_beside_usage_regions_are_left_alone(radeons: Host) -> N
         '&& "$@"; ls -A "$0"'
     )
     host = in_a_namespace(radeons, script, usage)
-    arguments = ["--gpu", "0", "--cores", "50", "--memory", "1GiB", "--usage-dir", str(usage)]
-    result = host.share("create", "a", *arguments).done()
+    result = host.share(*HALF, "--usage-dir", str(usage)).done()
     assert result.out.split()[-2:] == ["share-a", "thesis.odt"]

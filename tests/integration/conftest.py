@@ -11,10 +11,11 @@ from tests import need
 from tests.integration import record, roots
 from tests.integration.image import Image
 from tests.integration.machine import Machine
-from tests.integration.product import amd_cdi, build_library, install
+from tests.integration.product import amd_cdi, install
 from tests.integration.record import Recorded
 from tests.integration.runtimes import BARE, ENGINES
 from tests.integration.sandbox import sandbox
+from tests.libamvgpu.runtime import build_library
 
 # The DRM nodes of the sample node `mixed`, another vendor's GPU (card0, renderD128) among them.
 CARDS = (0, 1, *range(9, 17), 20, 22)
@@ -64,6 +65,8 @@ def machine(
 
 @pytest.fixture(scope="session")
 def library(scratch: Path) -> Path:
+    for tool in ("make", "cc"):
+        need.program(tool)
     return build_library(scratch / "library")
 
 

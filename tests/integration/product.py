@@ -1,10 +1,8 @@
 """amd-cdi itself on a sandbox's machine, in the places that it has on a real one."""
 
-import subprocess
 import sys
 from pathlib import Path
 
-from tests import need
 from tests.integration.sandbox import Sandbox
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,13 +23,6 @@ _PLACES = {
 def amd_cdi(sandbox: Sandbox, *arguments: str) -> str:
     """What this command of amd-cdi prints; it must succeed."""
     return sandbox.must([sys.executable, "-m", "cdi", *arguments], environment=_PLACES)
-
-
-def build_library(folder: Path) -> Path:
-    """libamvgpu.so, built in this folder."""
-    command = [str(need.program("make")), "-s", "-C", f"{REPOSITORY}/libamvgpu", f"BUILD={folder}"]
-    subprocess.run(command, check=True)
-    return folder / "libamvgpu.so"
 
 
 def install(sandbox: Sandbox, library: Path) -> None:

@@ -199,15 +199,7 @@ def test_cap_above_capacity_falls_back(scene: Scene, hook: list[str]) -> None:
 
 
 def detect(scene: Scene, hook: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*hook, "run", "--sysroot", str(scene.sysroot)],
-        input=json.dumps(scene.state),
-        env={},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return scene.call([*hook, "run", "--sysroot", str(scene.sysroot)])
 
 
 def lay_arguments(scene: Scene) -> None:
