@@ -33,7 +33,9 @@ def lay(capture: str, sysroot: Path, **files: str) -> Path:
     kfd = sysroot / "sys/class/kfd/kfd"
     kfd.mkdir(parents=True)
     with tarfile.open(shared(f"topologies/{capture}.tar.xz")) as archive:
-        archive.extractall(sysroot / "capture", filter="data")
+        # Debian 12's Python has no filters, and later ones warn if none is chosen.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(sysroot / "capture")
     (nodes,) = (sysroot / "capture").rglob("nodes")
     (kfd / "topology").mkdir()
     nodes.rename(kfd / "topology/nodes")
