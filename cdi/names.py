@@ -56,9 +56,14 @@ def is_device(name: str) -> bool:
     )
 
 
+def is_made(name: str) -> bool:
+    """Whether a share was made by command: what ``share_device`` returns."""
+    return name.startswith("share-")
+
+
 def is_share(name: str) -> bool:
     """Whether a share may be called so: one made by command, of a pod, or of equal parts."""
     gpu, _, place = name.rpartition("-")
     part, _, parts = place.partition("of")
     is_part = bool(gpu) and part.isdecimal() and parts.isdecimal()
-    return is_device(name) and (name.startswith(("share-", "pod-")) or is_part)
+    return is_device(name) and (is_made(name) or name.startswith("pod-") or is_part)

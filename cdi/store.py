@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cdi import ledger as ledgers
 from cdi import names, planner, registry, spec, usage
 from cdi.edits import Device, Spec
-from cdi.errors import PermanentError
+from cdi.errors import AmdCdiError, PermanentError
 from cdi.files import (
     LOCK_SECONDS,
     Settle,
@@ -144,6 +144,7 @@ def preview(
     after = change(before)
     _require_ours(paths.spec_dir / after.options.file, before)
     own_files = frozenset({before.options.file, after.options.file})
+    _require_ledger(paths, own_files)
     made = draft(node, after, paths, own_files, Memory())
     _require_offer(made, offering)
     return made
@@ -190,7 +191,9 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         old_spec = paths.spec_dir / before.options.file
         new_spec = paths.spec_dir / after.options.file
         _require_ours(new_spec, before)
-        made = draft(node, after, paths, frozenset({old_spec.name, new_spec.name}), memory)
+        own_files = frozenset({old_spec.name, new_spec.name})
+        _require_ledger(paths, own_files)
+        made = draft(node, after, paths, own_files, memory)
         _require_offer(made, offering)
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
@@ -273,6 +276,32 @@ def _require_ours(target: Path, before: Ledger) -> None:
             f"no spec but one of {spec.KIND} was expected at {target}, found one of {kind[:80]}",
             "choose another file",
         )
+
+
+def _require_ledger(paths: Paths, own_files: Iterable[str]) -> None:
+    """Raise PermanentError if our spec has users' shares and their ledger is gone, or is elsewhere.
+
+    Without it, what their containers hold would be given away again. Shares of pods come back from
+    the annotations of these.
+    """
+    ledger_path = ledgers.path_in(paths.state_dir)
+    if ledger_path.exists():
+        return
+    for path in sorted(paths.spec_dir / name for name in own_files):
+        try:
+            devices = registry.load(path).spec["devices"]
+        except AmdCdiError:
+            # It is missing, or broken and about to be replaced: no runtime has shares from there.
+            continue
+        shares = [device["name"] for device in devices if names.is_made(device["name"])]
+        if shares:
+            shown = ", ".join(shares[:5]) + (", …" if len(shares) > 5 else "")
+            raise PermanentError(
+                f"{path} has {shown}, and the ledger that says what they hold is not at "
+                f"{ledger_path}",
+                "give the --state-dir that they were made with, restore the ledger, or, if no "
+                f"container with one of them runs, remove {path}",
+            )
 
 
 def _require_offer(made: Draft, name: str) -> None:

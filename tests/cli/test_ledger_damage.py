@@ -60,6 +60,36 @@ def test_the_hint_restores_it(used: Host) -> None:
     used.share("create", "b", "--gpu", "0", "--gpu", "1", "--cores", "50", "--memory", "50%").done()
 
 
+def test_a_lost_ledger_is_not_taken_for_an_empty_one(used: Host) -> None:
+    text = used.ledger_file.read_text()
+    used.ledger_file.unlink()
+    before = snapshot(used.folder)
+    for command in (["generate"], ["generate", "--format", "json"], COMMANDS[4]):
+        for dry in ([], ["--dry-run"]):
+            result = used.run(*command, *dry)
+            result.failed(f"{used.spec_file} has share-a, share-b, and the ledger", "--state-dir")
+    assert snapshot(used.folder) == before
+    used.ledger_file.write_text(text)
+    used.generate().done()
+    assert "amd.com/gpu=share-b" in used.run("list").done().out
+
+
+def test_without_ledger_and_spec_the_node_begins_anew(used: Host) -> None:
+    used.ledger_file.unlink()
+    used.spec_file.unlink()
+    used.share(*COMMANDS[4][1:]).done()
+    assert [share["device"] for share in used.share("list", "--json").done().json] == [
+        "amd.com/gpu=share-c"
+    ]
+
+
+def test_another_state_directory_does_not_drop_the_shares_of_the_first(used: Host) -> None:
+    before = snapshot(used.folder)
+    for command in (["generate"], COMMANDS[4]):
+        used.run(*command, "--state-dir", used.folder / "other").failed(str(used.folder / "other"))
+    assert snapshot(used.folder) == before
+
+
 @pytest.mark.parametrize("version", [0, 2, "1", True, None, 1.0])
 def test_another_version_is_not_read(used: Host, version: object) -> None:
     document = used.ledger() | {"version": version}
