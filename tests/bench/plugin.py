@@ -221,20 +221,19 @@ def _calls(
 
 def _size(kubelet: KubeletSide, server: ApiServer, pid: int, more: int) -> list[Figure]:
     devices = registered(server)
-    before = resident(pid)
+    found = [Figure("resident memory", resident(pid), "MiB", 80)]
     for number in range(more):
         allocate(server, kubelet, devices, 100_000 + number)
         if number % 500 == 499:
             del server.requests[:]
             server.store.compact()
+        if number + 1 in {more // 2, more}:
+            memory = resident(pid)
+            found.append(Figure(f"resident memory after {number + 1} more", memory, "MiB", 80))
     used = processor(pid)
     time.sleep(IDLE_SECONDS)
     idle = 100 * (processor(pid) - used) / IDLE_SECONDS
-    return [
-        Figure("resident memory", before, "MiB", 80),
-        *([Figure(f"resident memory after {more} more", resident(pid), "MiB", 80)] if more else []),
-        Figure("idle, of one processor", idle, "%", 0.5),
-    ]
+    return [*found, Figure("idle, of one processor", idle, "%", 0.5)]
 
 
 def main() -> int:
