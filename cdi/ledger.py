@@ -28,6 +28,9 @@ VERSION = 1
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, PermanentError)
 """What reading a document raises that is not a ledger."""
 
+WORDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number"}
+"""What JSON calls the types."""
+
 MAX_BYTES = 64 << 20
 """Far above what 5,000 shares take (about 1 MiB)."""
 
@@ -198,7 +201,7 @@ def _options(entry: Mapping[str, Any]) -> Options:
 
 def _typed(value: object, kind: type[T]) -> T:
     if type(value) is not kind:
-        raise ValueError(f"{kind.__name__} was expected, found {str(value)[:80]!r}")
+        raise ValueError(f"{WORDS[kind]} was expected, found {str(value)[:80]!r}")
     return value
 
 

@@ -166,8 +166,8 @@ class Container:
         # A bool is an int to Python, and no number to JSON.
         if isinstance(value, kind) and (kind is not int or not isinstance(value, bool)):
             return value
-        found = type(value).__name__
-        raise Refusal(f"{what} as {kind.__name__} in {self.where}", found, HINT)
+        wanted, found = jsontext.WORDS[kind], jsontext.kind_of(value)
+        raise Refusal(f"{what} as {wanted} in {self.where}", found, HINT)
 
 
 def read(bundle: str) -> Container:

@@ -11,6 +11,14 @@ from ocihook.refusal import Refusal
 
 BLANKS = " \t\n\r"
 
+WORDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number"}
+"""What JSON calls the types; a float is a number as well, and None is null."""
+
+
+def kind_of(value: object) -> str:
+    """Return what JSON calls the type of a value."""
+    return "null" if value is None else WORDS.get(type(value), "a number")
+
 
 class Context:
     """What the C scanner reads from its context: the defaults of ``json.loads``."""

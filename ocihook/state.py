@@ -31,7 +31,7 @@ def parse(data: bytes) -> State:
     """Return the state of a JSON text; raises Refusal where a needed key is missing or wrong."""
     state = jsontext.parse(data, "the OCI state on standard input")
     if not isinstance(state, dict):
-        raise Refusal("an object as OCI state on standard input", type(state).__name__, HINT)
+        raise Refusal("an object as OCI state on standard input", jsontext.kind_of(state), HINT)
     name = state.get("id")
     pid = state.get("pid")
     bundle = state.get("bundle")
