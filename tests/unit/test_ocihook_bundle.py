@@ -82,6 +82,18 @@ def test_mount_that_shows_a_path(tmp_path: Path, path: str, destination: str | N
 
 
 @pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ([], "an array"), ("x", "a string"), (1, "a number"), (1.5, "a number"),
+        (True, "a boolean"), (None, "null"),
+    ],
+)  # fmt: skip
+def test_types_are_called_what_json_calls_them(tmp_path: Path, value: object, word: str) -> None:
+    with pytest.raises(Refusal, match=f"process as an object in .*, found {word};"):
+        Container({"process": value}, "/b")
+
+
+@pytest.mark.parametrize(
     ("where", "value"),
     [
         (("process",), None),
