@@ -46,6 +46,9 @@ HINTS = {
     errno.EEXIST: "choose a path whose parents are directories",
     errno.ENOENT: "check the path",
     errno.EISDIR: "choose a file, not a directory",
+    errno.ELOOP: "remove the symbolic link, or choose another path",
+    errno.ENAMETOOLONG: "choose a shorter path",
+    errno.EIO: "see the kernel's log: the disk may be failing",
 }
 
 
