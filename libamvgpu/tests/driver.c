@@ -3,6 +3,8 @@
  * what was asked for.
  *
  *   device N          hipSetDevice
+ *   count             code and number of devices (hipGetDeviceCount)
+ *   address           code and PCI address of the device
  *   context N         hipCtxCreate on device N, and hipCtxSetCurrent
  *   pool N            memory pools are made for device N, whichever is current
  *   take ENTRY BYTES  an allocation; answers its code and, on success, its number
@@ -608,6 +610,20 @@ static void command_info(void)
            properties.totalGlobalMem);
 }
 
+static void command_count(void)
+{
+    int devices = 0;
+    int status = (int)hipGetDeviceCount(&devices);
+    printf("%d %d\n", status, devices);
+}
+
+static void command_address(void)
+{
+    char address[64] = "";
+    int status = (int)hipDeviceGetPCIBusId(address, sizeof address, device);
+    printf("%d %s\n", status, address);
+}
+
 static void command_hsa(void)
 {
     struct search found = search_device();
@@ -689,6 +705,10 @@ int main(void)
         if (sscanf(line, "device %lu", &number) == 1) {
             device = pool_device = (int)number;
             printf("%d\n", hipSetDevice(device));
+        } else if (strcmp(line, "count\n") == 0) {
+            command_count();
+        } else if (strcmp(line, "address\n") == 0) {
+            command_address();
         } else if (sscanf(line, "context %lu", &number) == 1) {
             hipCtx_t context;
             int status = (int)hipCtxCreate(&context, 0, (int)number);

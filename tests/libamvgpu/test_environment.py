@@ -81,7 +81,8 @@ def container(tmp_path, library) -> Container:
     return Container(tmp_path, library)
 
 
-SHARE = {"HIP_DEVICE_MEMORY_LIMIT_0": "256m", "HSA_CU_MASK": MASK, "ROCR_VISIBLE_DEVICES": "GPU-1"}
+GPU = "GPU-00000000fa4e0002"  # the stand-in's first
+SHARE = {"HIP_DEVICE_MEMORY_LIMIT_0": "256m", "HSA_CU_MASK": MASK, "ROCR_VISIBLE_DEVICES": GPU}
 OTHER = {"HIP_DEVICE_MEMORY_LIMIT_0": "9g", "HSA_CU_MASK": "0:0-303", "ROCR_VISIBLE_DEVICES": "0"}
 READ = [word for name in SHARE for word in ("get", name)]
 

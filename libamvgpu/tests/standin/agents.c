@@ -21,6 +21,7 @@ hsa_status_t hsa_init(void)
     const char *skip = getenv("HSA_CU_MASK_SKIP_INIT");
     note_call("hsa_init HSA_CU_MASK=%s ROCR_VISIBLE_DEVICES=%s HSA_CU_MASK_SKIP_INIT=%s",
               mask ? mask : "(unset)", visible ? visible : "(unset)", skip ? skip : "(unset)");
+    visible_gpus(); /* read when ROCr reads it */
     return settings()->gpus ? HSA_STATUS_SUCCESS : HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 }
 
@@ -120,12 +121,11 @@ hsa_status_t hsa_system_get_major_extension_table(uint16_t extension, uint16_t v
 
 hsa_status_t hsa_iterate_agents(hsa_status_t (*visit)(hsa_agent_t, void *), void *data)
 {
-    for (uint64_t agent = CPU_AGENT; agent < FIRST_GPU_AGENT + settings()->gpus; agent++) {
-        hsa_status_t status = visit((hsa_agent_t){agent}, data);
-        if (status != HSA_STATUS_SUCCESS)
-            return status;
-    }
-    return HSA_STATUS_SUCCESS;
+    const struct visible *gpus = visible_gpus();
+    hsa_status_t status = visit((hsa_agent_t){CPU_AGENT}, data);
+    for (unsigned i = 0; i < gpus->count && status == HSA_STATUS_SUCCESS; i++)
+        status = visit((hsa_agent_t){gpus->agents[i]}, data);
+    return status;
 }
 
 static hsa_status_t standard_info(uint64_t agent, int attribute, void *value)
@@ -274,7 +274,7 @@ static hsa_status_t amd_info(uint64_t agent, int attribute, void *value)
         PUT(bool, true);
         break;
     case HSA_AMD_AGENT_INFO_UUID:
-        sprintf(value, "GPU-%016x", (unsigned)(0xfa4e0000 + agent));
+        write_uuid(value, agent);
         break;
     case HSA_AMD_AGENT_INFO_SVM_DIRECT_HOST_ACCESS:
         PUT(bool, false);

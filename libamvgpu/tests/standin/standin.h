@@ -4,9 +4,10 @@
  * Its memory of a GPU is a sparse file in memory, its queues complete every packet at once. It
  * keeps its own account of what is allocated, which is what tests compare the library with.
  *
- * Environment: STANDIN_GPUS (default 2), STANDIN_VRAM_MIB of each (65536), STANDIN_ARCH (gfx942),
- * STANDIN_PARTITIONS=1 (all GPUs at one PCI address), STANDIN_ACCOUNT (a file, see account.c),
- * STANDIN_CALLS (a file that gets a line for each call that tests ask about).
+ * Environment: ROCR_VISIBLE_DEVICES (see visible.c), STANDIN_GPUS (default 2), STANDIN_VRAM_MIB of
+ * each (65536), STANDIN_ARCH (gfx942), STANDIN_PARTITIONS=1 (all GPUs at one PCI address),
+ * STANDIN_ACCOUNT (a file, see account.c), STANDIN_CALLS (a file that gets a line for each call
+ * that tests ask about).
  */
 #ifndef STANDIN_H
 #define STANDIN_H
@@ -24,8 +25,8 @@
 
 #define MOST_GPUS 8
 
-/* Agent handles: 1 is the CPU, 2 and up are GPUs. Pool and region handles: ten times the agent's,
- * plus the kind. */
+/* Agent handles: 1 is the CPU, 2 and up are GPUs, as the machine has them. Pool and region handles:
+ * ten times the agent's, plus the kind. */
 enum { CPU_AGENT = 1, FIRST_GPU_AGENT = 2, POOLS_PER_AGENT = 3 };
 enum gpu_pool { POOL_COARSE, POOL_FINE, POOL_GROUP };
 enum cpu_pool { POOL_CPU_FINE, POOL_CPU_KERNARG, POOL_CPU_COARSE };
@@ -52,6 +53,18 @@ static inline uint64_t agent_of_pool(uint64_t pool)
 {
     return pool / 10;
 }
+
+/* ---- visible.c ---- */
+
+enum { UUID_BYTES = 21 }; /* what ROCr asks for, the end of the string included */
+
+struct visible {
+    unsigned count;
+    uint64_t agents[MOST_GPUS]; /* in the order in which they are shown */
+};
+
+const struct visible *visible_gpus(void);
+void write_uuid(char *text, uint64_t agent);
 
 /* ---- account.c: what this process holds of each GPU ---- */
 
