@@ -74,6 +74,13 @@ static bool reserve(unsigned device, uint64_t bytes)
     uint64_t limit = account_limit(device);
     if (!account.limited)
         return true; /* a share of compute units only */
+    if (device >= REGION_DEVICES) {
+        log_line(LOG_ERROR,
+                 "device %u: expected at most %u devices, found more; its memory is refused. Show "
+                 "the container fewer GPUs.",
+                 device, REGION_DEVICES);
+        return false;
+    }
     if (!ready())
         return account.fail_open || limit == REGION_NO_LIMIT;
     if (device >= account.region.devices) {
@@ -146,9 +153,16 @@ bool account_saw_refusal(void)
     return thread.refused;
 }
 
+bool account_limits_any(void)
+{
+    return account.limited;
+}
+
 uint64_t account_limit(unsigned device)
 {
-    return device < REGION_DEVICES ? account.limits[device] : REGION_NO_LIMIT;
+    if (device < REGION_DEVICES)
+        return account.limits[device];
+    return account.limited ? 0 : REGION_NO_LIMIT;
 }
 
 uint64_t account_left(unsigned device)

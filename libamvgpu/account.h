@@ -31,7 +31,11 @@ uint64_t account_end_loan(void);
 void account_watch(void);
 bool account_saw_refusal(void);
 
-/* REGION_NO_LIMIT where the device has none. */
+/* Whether any device has a limit; with none nothing is counted. */
+bool account_limits_any(void);
+
+/* REGION_NO_LIMIT where the device has none. Devices for which there is no column to count in have
+ * none where no device has one, else nothing is allowed of them. */
 uint64_t account_limit(unsigned device);
 
 /* Bytes below the limit that nobody holds, REGION_NO_LIMIT where there is no limit. */

@@ -119,9 +119,10 @@ static int device_by_query(int ordinal)
 static int device_of(int ordinal)
 {
     static _Atomic int known[REGION_DEVICES]; /* 1 + device */
-    if (ordinal < 0 || ordinal >= (int)REGION_DEVICES)
+    bool kept = ordinal < (int)REGION_DEVICES;
+    if (ordinal < 0)
         return DEVICE_UNKNOWN;
-    if (known[ordinal])
+    if (kept && known[ordinal])
         return known[ordinal] - 1;
     char text[32] = "";
     struct pci_address address;
@@ -136,7 +137,7 @@ static int device_of(int ordinal)
         log_line(LOG_ERROR, "HIP device %d (%s): expected an agent of ROCr, found none; its managed "
                             "memory is refused",
                  ordinal, text);
-    else
+    else if (kept)
         known[ordinal] = device + 1;
     return device;
 }
@@ -152,7 +153,8 @@ static int current_device(void)
 static error wrap_hipMallocManaged(void **pointer, size_t size, unsigned flags)
 {
     int ordinal;
-    if (REAL(hipGetDevice)(&ordinal) != SUCCESS) /* no GPU: HIP says so itself */
+    /* Nothing to count; or no GPU, which HIP says itself. */
+    if (!account_limits_any() || REAL(hipGetDevice)(&ordinal) != SUCCESS)
         return REAL(hipMallocManaged)(pointer, size, flags);
     int device = device_of(ordinal);
     if (device == DEVICE_UNKNOWN || !account_lend((unsigned)device, size))
@@ -319,7 +321,7 @@ static error wrap_hipGraphAddMemAllocNode(void **node, void *graph, void *const 
 static error wrap_hipMemGetInfo(size_t *free_bytes, size_t *total)
 {
     static _Atomic bool asks_rocr;
-    if (asks_rocr)
+    if (asks_rocr || !account_limits_any())
         return REAL(hipMemGetInfo)(free_bytes, total);
     devices_watch_queries();
     error result = REAL(hipMemGetInfo)(free_bytes, total);

@@ -25,6 +25,10 @@ SUCCESS = 0
 OUT_OF_MEMORY = 2  # hipErrorOutOfMemory
 HSA_OUT_OF_RESOURCES = 0x1008
 
+# A process in the stand-in's account: its number, changes done and begun, bytes of each GPU.
+ACCOUNT_SLOT = struct.Struct("<IIQQ66Q")
+ACCOUNT_SLOTS = 4096
+
 PACKAGES = {
     "bookworm": "libamdhip64-5",
     "trixie": "libamdhip64-5",
@@ -190,8 +194,9 @@ class Share:
         if not self.account.exists():
             return 0
         text = self.account.read_bytes()
-        slots = [struct.unpack_from("<II8Q", text, 8 + 88 * i) for i in range(4096)]
-        return sum(slot[2 + device] for slot in slots)
+        (taken,) = struct.unpack_from("<Q", text)
+        slots = [ACCOUNT_SLOT.unpack_from(text, 8 + ACCOUNT_SLOT.size * i) for i in range(taken)]
+        return sum(slot[4 + device] for slot in slots)
 
 
 class Driver:

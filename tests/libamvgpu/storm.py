@@ -11,16 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.libamvgpu.runtime import SOURCE, Runtime, Share
+from tests.libamvgpu.runtime import ACCOUNT_SLOT, ACCOUNT_SLOTS, SOURCE, Runtime, Share
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SLOT = struct.Struct("<IIQ56xQQ")  # tests/standin/account.c
 PID, NUMBER = struct.Struct("<I"), struct.Struct("<Q")
-HELD, DONE, BEGUN = 8, 72, 80
-TAKEN = struct.Struct("<Q")
-SLOTS = 4096
+DONE, BEGUN, HELD = 8, 16, 24  # in a slot of the stand-in's account; what is held of GPU 0
 
 
 @dataclass
@@ -40,13 +37,13 @@ class Observer:
 
     def __init__(self, account: Path) -> None:
         with account.open("a+b") as file:
-            file.truncate(TAKEN.size + SLOT.size * SLOTS)
+            file.truncate(NUMBER.size + ACCOUNT_SLOT.size * ACCOUNT_SLOTS)
             self.map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         self.ended: set[int] = set()  # places of slots; process numbers come again
 
     def places(self, pids: set[int]) -> list[int]:
-        (taken,) = TAKEN.unpack_from(self.map, 0)
-        found = [TAKEN.size + SLOT.size * i for i in range(taken)]
+        (taken,) = NUMBER.unpack_from(self.map, 0)
+        found = [NUMBER.size + ACCOUNT_SLOT.size * i for i in range(taken)]
         return [
             at for at in found if at not in self.ended and PID.unpack_from(self.map, at)[0] in pids
         ]

@@ -1,8 +1,8 @@
 /* The stand-in's own account.
  *
  * With STANDIN_ACCOUNT it is a file that an observer reads while processes run: a counter of
- * slots taken, then per process { uint32 pid, uint32 0, uint64 bytes[MOST_GPUS], uint64 done,
- * uint64 begun }. A slot is never reused; the bytes of a process that has ended are free, as they
+ * slots taken, then per process { uint32 pid, uint32 0, uint64 done, uint64 begun,
+ * uint64 bytes[MOST_GPUS] }. A slot is never reused; the bytes of a process that has ended are free, as they
  * are on a GPU. Who reads `done` of all, then the bytes, then `begun` of all, and finds begun equal
  * to done, has seen all of them as they were at one moment.
  */
@@ -19,8 +19,8 @@ enum { SLOTS = 4096 };
 struct slot {
     uint32_t pid;
     uint32_t unused;
-    _Atomic uint64_t bytes[MOST_GPUS];
     _Atomic uint64_t done, begun; /* changes */
+    _Atomic uint64_t bytes[MOST_GPUS];
 };
 
 struct account {

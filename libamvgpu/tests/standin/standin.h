@@ -23,7 +23,7 @@
 #include <hsa/hsa_ext_image.h>
 #include <hsa/hsa_ven_amd_loader.h>
 
-#define MOST_GPUS 8
+#define MOST_GPUS 66 /* two more than the library counts */
 
 /* Agent handles: 1 is the CPU, 2 and up are GPUs, as the machine has them. Pool and region handles:
  * ten times the agent's, plus the kind. */
