@@ -32,7 +32,8 @@ struct region_header {
     _Atomic uint32_t high_water;
     /* Not zero while a process settles who gets the last bytes: others then queue for the lock. */
     _Atomic uint32_t contended;
-    uint32_t reserved;
+    /* How often the lock on the header was given back: who waits for it sleeps on this number. */
+    _Atomic uint32_t turns;
     /* Limits as the first process read them, REGION_NO_LIMIT for none. To be shown, not trusted:
      * every process enforces the limits of its own trusted values. */
     uint64_t limit[REGION_DEVICES];

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -16,8 +17,10 @@
 #include "memory.h"
 
 enum {
-    HEADER_LOCK_MILLISECONDS = 2000, /* a holder needs microseconds, unless it was stopped */
-    LOOK_NANOSECONDS = 10000000,     /* the dead are looked for at most this often by reports */
+    HEADER_LOCK_MILLISECONDS = 2000, /* a holder needs a few at most, unless it was stopped */
+    FIRST_NAP_NANOSECONDS = 1000000, /* between looks at a lock whose holder was killed */
+    LONGEST_NAP_NANOSECONDS = 128000000,
+    LOOK_NANOSECONDS = 10000000, /* the dead are looked for at most this often by reports */
     SETTLE_ATTEMPTS = 4,
     LOWEST_FILE = 100 /* away from the numbers that programs close and reuse */
 };
@@ -165,32 +168,54 @@ static uint64_t slot_offset(unsigned slot)
     return REGION_HEADER_BYTES + (uint64_t)slot * sizeof(struct region_slot);
 }
 
-/* The lock on the header's first byte; its holder changes slots. Not waited for without end: a
- * holder may have been stopped by a debugger. */
+static bool header_valid(const struct usage *region)
+{
+    const struct region_header *header = region->header;
+    return header->magic == REGION_MAGIC && header->version == REGION_VERSION &&
+           header->devices == region->devices && header->slots == REGION_SLOTS;
+}
+
+/* Sleeps until the lock on the header was given back since it was so `turns` times, or a nap is
+ * over. */
+static void wait_for_turn(const struct usage *region, uint32_t turns, long nap)
+{
+    struct timespec time = {.tv_nsec = nap};
+    syscall(SYS_futex, &region->header->turns, FUTEX_WAIT, turns, &time, NULL, 0);
+}
+
+/* The lock on the header's first byte; its holder changes slots. Waited for as long as it goes
+ * from hand to hand, be there a thousand who wait; but not without end for one holder, who may
+ * have been stopped by a debugger. */
 static bool header_lock(const struct usage *region)
 {
-    enum { YIELDS = 64 };
-    for (int tries = 0; tries < YIELDS; tries++) {
-        if (byte_lock(region, F_WRLCK, 0))
-            return true;
-        sched_yield();
+    uint32_t turns = atomic_load(&region->header->turns);
+    uint64_t since = now();
+    long nap = FIRST_NAP_NANOSECONDS;
+    while (!byte_lock(region, F_WRLCK, 0)) {
+        uint32_t seen = atomic_load(&region->header->turns);
+        if (seen != turns) {
+            turns = seen;
+            since = now();
+        } else if (now() - since > HEADER_LOCK_MILLISECONDS * UINT64_C(1000000)) {
+            log_line(LOG_ERROR,
+                     "usage region %s: expected its lock within %d ms, found it held; allocations "
+                     "that need it are refused. Look for a stopped process of this container.",
+                     region->path, HEADER_LOCK_MILLISECONDS);
+            return false;
+        }
+        wait_for_turn(region, turns, nap);
+        nap = nap < LONGEST_NAP_NANOSECONDS ? nap * 2 : nap;
     }
-    for (int tries = 0; tries < HEADER_LOCK_MILLISECONDS * 10; tries++) {
-        if (byte_lock(region, F_WRLCK, 0))
-            return true;
-        struct timespec pause = {.tv_nsec = 100000};
-        nanosleep(&pause, NULL);
-    }
-    log_line(LOG_ERROR,
-             "usage region %s: expected its lock within %d ms, found it held; allocations that "
-             "need it are refused. Look for a stopped process of this container.",
-             region->path, HEADER_LOCK_MILLISECONDS);
-    return false;
+    return true;
 }
 
 static void header_unlock(const struct usage *region)
 {
     byte_lock(region, F_UNLCK, 0);
+    if (!header_valid(region))
+        return; /* not ours to write to */
+    atomic_fetch_add(&region->header->turns, 1);
+    syscall(SYS_futex, &region->header->turns, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 /* ---- opening ---- */
@@ -277,13 +302,6 @@ static bool all_zero(const struct usage *region)
         if (words[i])
             return false;
     return true;
-}
-
-static bool header_valid(const struct usage *region)
-{
-    const struct region_header *header = region->header;
-    return header->magic == REGION_MAGIC && header->version == REGION_VERSION &&
-           header->devices == region->devices && header->slots == REGION_SLOTS;
 }
 
 /* Fills the header of a region that nobody used yet; says what is wrong with any other. */
