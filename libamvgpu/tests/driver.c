@@ -18,8 +18,10 @@
  *   trim              what a program can do to give unused memory of pools back
  *   reset             hipDeviceReset
  *   reset N           hipDevicePrimaryCtxReset of device N
- *   share NUMBER      code and handle of an allocation, for another process (hipIpcGetMemHandle)
- *   attach HANDLE     opens it, and closes it again; both codes
+ *   offer ENTRY NUMBER  an allocation for another process, by the way that ENTRY imports; its code
+ *                     and what the other needs, in one word
+ *   import ENTRY WORD BYTES  what another offers; answers as take does
+ *   poke NUMBER BYTE  writes into memory as a device would; peek NUMBER reads
  *   info              code, free, total (hipMemGetInfo), hipDeviceTotalMem, totalGlobalMem
  *   properties NAME   code and totalGlobalMem of a symbol of hipGetDeviceProperties
  *   hsa               ROCr's size and largest allocation of the first pool and region of device 0
@@ -35,6 +37,7 @@
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -141,13 +144,14 @@ static int give_async(struct held *held)
     return hipStreamSynchronize(stream);
 }
 
-static int take_pool(struct held *held, size_t bytes)
+static int take_of_pool(struct held *held, size_t bytes, hipMemAllocationHandleType sharing)
 {
     hipMemPoolProps properties = {0};
     hipMemPool_t pool;
     if (!stream)
         CHECK(hipStreamCreate(&stream));
     properties.allocType = hipMemAllocationTypePinned;
+    properties.handleTypes = sharing;
     properties.location.type = hipMemLocationTypeDevice;
     properties.location.id = pool_device;
     CHECK(hipMemPoolCreate(&pool, &properties));
@@ -155,6 +159,11 @@ static int take_pool(struct held *held, size_t bytes)
     /* HIP 7.2 does not survive the end of a pool that could not allocate: it is left alone. */
     CHECK(hipMallocFromPoolAsync(&held->pointer, bytes, pool, stream));
     return hipStreamSynchronize(stream);
+}
+
+static int take_pool(struct held *held, size_t bytes)
+{
+    return take_of_pool(held, bytes, hipMemHandleTypeNone);
 }
 
 static int give_pool(struct held *held)
@@ -173,13 +182,19 @@ static int give_pool_trim(struct held *held)
 
 /* ---- physical memory ---- */
 
-static int take_create(struct held *held, size_t bytes)
+static int create(void **handle, size_t bytes, hipMemAllocationHandleType sharing)
 {
     hipMemAllocationProp properties = {0};
     properties.type = hipMemAllocationTypePinned;
+    properties.requestedHandleType = sharing;
     properties.location.type = hipMemLocationTypeDevice;
     properties.location.id = device;
-    return hipMemCreate((hipMemGenericAllocationHandle_t *)&held->pointer, bytes, &properties, 0);
+    return hipMemCreate((hipMemGenericAllocationHandle_t *)handle, bytes, &properties, 0);
+}
+
+static int take_create(struct held *held, size_t bytes)
+{
+    return create(&held->pointer, bytes, hipMemHandleTypeNone);
 }
 
 static int give_create(struct held *held)
@@ -462,6 +477,220 @@ static int give_hsa_mapped(struct held *held)
 }
 #endif
 
+/* ---- memory that another process holds ---- */
+
+/* What goes from one program to the other. A file would go through a socket; it is opened here by
+ * its number in the process that offers it. */
+static struct offer {
+    int pid, file;
+    unsigned char data[64];
+} offered;
+
+static int offered_file(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", offered.pid, offered.file);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static int offer_ipc(const struct held *held, struct offer *offer)
+{
+    return hipIpcGetMemHandle((hipIpcMemHandle_t *)offer->data, held->pointer);
+}
+
+static int import_ipc(struct held *held, size_t bytes)
+{
+    hipIpcMemHandle_t handle;
+    memcpy(&handle, offered.data, sizeof handle);
+    return hipIpcOpenMemHandle(&held->pointer, handle, hipIpcMemLazyEnablePeerAccess);
+}
+
+static int give_ipc(struct held *held)
+{
+    return hipIpcCloseMemHandle(held->pointer);
+}
+
+/* Physical memory that can be exported: `pointer` is where it is mapped, `second` its handle. */
+static int map_physical(struct held *held, size_t bytes)
+{
+    CHECK(hipMemAddressReserve(&held->pointer, bytes, 0, NULL, 0));
+    return hipMemMap(held->pointer, bytes, 0, (hipMemGenericAllocationHandle_t)held->second, 0);
+}
+
+static int take_physical(struct held *held, size_t bytes)
+{
+    CHECK(create(&held->second, bytes, hipMemHandleTypePosixFileDescriptor));
+    return map_physical(held, bytes);
+}
+
+static int give_physical(struct held *held)
+{
+    CHECK(hipMemUnmap(held->pointer, held->bytes));
+    CHECK(hipMemAddressFree(held->pointer, held->bytes));
+    return hipMemRelease((hipMemGenericAllocationHandle_t)held->second);
+}
+
+static int offer_physical(const struct held *held, struct offer *offer)
+{
+    return hipMemExportToShareableHandle(&offer->file,
+                                         (hipMemGenericAllocationHandle_t)held->second,
+                                         hipMemHandleTypePosixFileDescriptor, 0);
+}
+
+static int import_physical(struct held *held, size_t bytes)
+{
+    int file = offered_file();
+#if HIP_VERSION >= 70100000 /* since then the number itself */
+    void *shared = (void *)(intptr_t)file;
+#else
+    void *shared = &file;
+#endif
+    CHECK(hipMemImportFromShareableHandle((hipMemGenericAllocationHandle_t *)&held->second, shared,
+                                          hipMemHandleTypePosixFileDescriptor));
+    close(file);
+    return map_physical(held, bytes);
+}
+
+static int take_pool_to_share(struct held *held, size_t bytes)
+{
+    return take_of_pool(held, bytes, hipMemHandleTypePosixFileDescriptor);
+}
+
+static int offer_pool(const struct held *held, struct offer *offer)
+{
+    CHECK(hipMemPoolExportToShareableHandle(&offer->file, held->second,
+                                            hipMemHandleTypePosixFileDescriptor, 0));
+    return hipMemPoolExportPointer((hipMemPoolPtrExportData *)offer->data, held->pointer);
+}
+
+static int import_pool(struct held *held, size_t bytes)
+{
+    if (!stream)
+        CHECK(hipStreamCreate(&stream));
+    CHECK(hipMemPoolImportFromShareableHandle((hipMemPool_t *)&held->second,
+                                              (void *)(intptr_t)offered_file(),
+                                              hipMemHandleTypePosixFileDescriptor, 0));
+    return hipMemPoolImportPointer(&held->pointer, held->second,
+                                   (hipMemPoolPtrExportData *)offered.data);
+}
+
+/* Newer than the headers of HIP 5.2. */
+extern hsa_status_t hsa_amd_portable_export_dmabuf(const void *pointer, size_t bytes, int *file,
+                                                   uint64_t *offset);
+
+static int offer_dmabuf(const struct held *held, struct offer *offer)
+{
+    uint64_t offset;
+    return hsa_amd_portable_export_dmabuf(held->pointer, held->bytes, &offer->file, &offset);
+}
+
+static int import_external(struct held *held, size_t bytes)
+{
+    hipExternalMemoryHandleDesc description = {0};
+    hipExternalMemoryBufferDesc buffer = {0};
+    description.type = hipExternalMemoryHandleTypeOpaqueFd;
+    description.handle.fd = offered_file();
+    description.size = buffer.size = bytes;
+    CHECK(hipImportExternalMemory((hipExternalMemory_t *)&held->second, &description));
+    return hipExternalMemoryGetMappedBuffer(&held->pointer, held->second, &buffer);
+}
+
+static int give_external(struct held *held)
+{
+    return hipDestroyExternalMemory(held->second);
+}
+
+static int offer_hsa_ipc(const struct held *held, struct offer *offer)
+{
+    return hsa_amd_ipc_memory_create(held->pointer, held->bytes,
+                                     (hsa_amd_ipc_memory_t *)offer->data);
+}
+
+static int import_hsa_ipc(struct held *held, size_t bytes)
+{
+    struct search found = search_device();
+    return hsa_amd_ipc_memory_attach((hsa_amd_ipc_memory_t *)offered.data, bytes, 1, &found.agent,
+                                     &held->pointer);
+}
+
+static int give_hsa_ipc(struct held *held)
+{
+    return hsa_amd_ipc_memory_detach(held->pointer);
+}
+
+static int import_hsa_interop(struct held *held, size_t bytes)
+{
+    struct search found = search_device();
+    int file = offered_file();
+    size_t size;
+    int status = hsa_amd_interop_map_buffer(1, &found.agent, file, 0, &size, &held->pointer, NULL,
+                                            NULL);
+    close(file);
+    return status;
+}
+
+static int give_hsa_interop(struct held *held)
+{
+    return hsa_amd_interop_unmap_buffer(held->pointer);
+}
+
+#if HAVE_VMEM
+static int map_hsa_physical(struct held *held, size_t bytes)
+{
+    hsa_amd_vmem_alloc_handle_t handle = {(uintptr_t)held->second};
+    CHECK(hsa_amd_vmem_address_reserve(&held->pointer, bytes, 0, 0));
+    return hsa_amd_vmem_map(held->pointer, bytes, 0, handle, 0);
+}
+
+static int take_hsa_physical(struct held *held, size_t bytes)
+{
+    hsa_amd_vmem_alloc_handle_t handle;
+    CHECK(hsa_amd_vmem_handle_create(search_device().pool, bytes, MEMORY_TYPE_NONE, 0, &handle));
+    held->second = (void *)handle.handle;
+    return map_hsa_physical(held, bytes);
+}
+
+static int give_hsa_physical(struct held *held)
+{
+    CHECK(hsa_amd_vmem_unmap(held->pointer, held->bytes));
+    CHECK(hsa_amd_vmem_address_free(held->pointer, held->bytes));
+    return hsa_amd_vmem_handle_release((hsa_amd_vmem_alloc_handle_t){(uintptr_t)held->second});
+}
+
+static int offer_hsa_physical(const struct held *held, struct offer *offer)
+{
+    return hsa_amd_vmem_export_shareable_handle(
+        &offer->file, (hsa_amd_vmem_alloc_handle_t){(uintptr_t)held->second}, 0);
+}
+
+static int import_hsa_physical(struct held *held, size_t bytes)
+{
+    hsa_amd_vmem_alloc_handle_t handle;
+    int file = offered_file();
+    CHECK(hsa_amd_vmem_import_shareable_handle(file, &handle));
+    close(file);
+    held->second = (void *)handle.handle;
+    return map_hsa_physical(held, bytes);
+}
+#endif
+
+/* Ways of handing memory on: `take` imports what is offered. */
+static const struct way {
+    struct entry entry;
+    int (*offer)(const struct held *held, struct offer *offer);
+} ways[] = {
+    {{"hipIpcOpenMemHandle", import_ipc, give_ipc}, offer_ipc},
+    {{"hipMemImportFromShareableHandle", import_physical, give_physical}, offer_physical},
+    {{"hipMemPoolImportPointer", import_pool, give_async}, offer_pool},
+    {{"hipExternalMemoryGetMappedBuffer", import_external, give_external}, offer_dmabuf},
+    {{"hsa_amd_ipc_memory_attach", import_hsa_ipc, give_hsa_ipc}, offer_hsa_ipc},
+    {{"hsa_amd_interop_map_buffer", import_hsa_interop, give_hsa_interop}, offer_dmabuf},
+#if HAVE_VMEM
+    {{"hsa_amd_vmem_import_shareable_handle", import_hsa_physical, give_hsa_physical},
+     offer_hsa_physical},
+#endif
+};
+
 static const struct entry entries[] = {
     {"hipMalloc", take_malloc, give_free},
     {"hipMalloc+hipFreeAsync", take_malloc, give_async},
@@ -479,6 +708,8 @@ static const struct entry entries[] = {
     {"hipMemCreate", take_create, give_create},
     {"hipMemCreate+hipMemMap", take_mapped, give_mapped},
     {"hipMemCreate+hipMemRetainAllocationHandle", take_retained, give_create},
+    {"hipMemCreate+hipMemExportToShareableHandle", take_physical, give_physical},
+    {"hipMallocFromPoolAsync+hipMemPoolExportPointer", take_pool_to_share, give_pool_trim},
     {"hipMemAddressReserve", take_reserve, give_reserve},
     {"hipMallocArray", take_array, give_array},
     {"hipMalloc3DArray", take_array_3d, give_array},
@@ -496,6 +727,7 @@ static const struct entry entries[] = {
 #if HAVE_VMEM
     {"hsa_amd_vmem_handle_create", take_hsa_vmem, give_hsa_vmem},
     {"hsa_amd_vmem_map", take_hsa_mapped, give_hsa_mapped},
+    {"hsa_amd_vmem_export_shareable_handle", take_hsa_physical, give_hsa_physical},
 #endif
 };
 
@@ -510,9 +742,16 @@ static const struct entry *find_entry(const char *name)
     return NULL;
 }
 
-static void command_take(const char *name, size_t bytes)
+static const struct way *find_way(const char *name)
 {
-    const struct entry *entry = find_entry(name);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (strcmp(ways[i].entry.name, name) == 0)
+            return &ways[i];
+    return NULL;
+}
+
+static void command_take(const struct entry *entry, size_t bytes)
+{
     if (!entry) {
         printf("absent\n");
         return;
@@ -639,24 +878,22 @@ static void command_hsa(void)
            (size_t)available);
 }
 
-static void command_share(unsigned long number)
+static void command_offer(const char *name, unsigned number)
 {
-    hipIpcMemHandle_t handle;
-    int status = (int)hipIpcGetMemHandle(&handle, holdings[number].pointer);
-    printf("%d ", status);
-    for (size_t i = 0; i < sizeof handle; i++)
-        printf("%02x", ((unsigned char *)&handle)[i]);
+    const struct way *way = find_way(name);
+    struct offer offer = {.pid = getpid(), .file = -1};
+    printf("%d ", way && number < count ? way->offer(&holdings[number], &offer) : -1);
+    for (size_t i = 0; i < sizeof offer; i++)
+        printf("%02x", ((unsigned char *)&offer)[i]);
     printf("\n");
 }
 
-static void command_attach(const char *text)
+static void command_import(const char *name, const char *word, size_t bytes)
 {
-    hipIpcMemHandle_t handle;
-    void *pointer = NULL;
-    for (size_t i = 0; i < sizeof handle; i++)
-        sscanf(text + 2 * i, "%2hhx", &((unsigned char *)&handle)[i]);
-    int opened = (int)hipIpcOpenMemHandle(&pointer, handle, hipIpcMemLazyEnablePeerAccess);
-    printf("%d %d\n", opened, opened ? -1 : (int)hipIpcCloseMemHandle(pointer));
+    const struct way *way = find_way(name);
+    for (size_t i = 0; i < sizeof offered; i++)
+        sscanf(word + 2 * i, "%2hhx", &((unsigned char *)&offered)[i]);
+    command_take(way ? &way->entry : NULL, bytes);
 }
 
 static void command_fork(bool bare)
@@ -698,7 +935,7 @@ static void command_exec(void)
 
 int main(void)
 {
-    char line[512], name[256];
+    char line[512], name[128], word[256];
     unsigned long number, second, bytes;
     setvbuf(stdin, NULL, _IONBF, 0); /* what was read ahead would be lost in exec */
     while (fgets(line, sizeof line, stdin)) {
@@ -717,7 +954,7 @@ int main(void)
             pool_device = (int)number;
             printf("0\n");
         } else if (sscanf(line, "take %127s %lu", name, &number) == 2) {
-            command_take(name, number);
+            command_take(find_entry(name), number);
         } else if (sscanf(line, "threads %127s %lu", name, &number) == 2) {
             command_threads(name, number);
         } else if (sscanf(line, "peer %lu", &number) == 1) {
@@ -742,10 +979,15 @@ int main(void)
             command_info();
         } else if (strcmp(line, "hsa\n") == 0) {
             command_hsa();
-        } else if (sscanf(line, "share %lu", &number) == 1) {
-            command_share(number);
-        } else if (sscanf(line, "attach %255s", name) == 1) {
-            command_attach(name);
+        } else if (sscanf(line, "offer %127s %lu", name, &number) == 2) {
+            command_offer(name, (unsigned)number);
+        } else if (sscanf(line, "import %127s %255s %lu", name, word, &bytes) == 3) {
+            command_import(name, word, bytes);
+        } else if (sscanf(line, "poke %lu %lu", &number, &second) == 2) {
+            *(volatile unsigned char *)holdings[number].pointer = (unsigned char)second;
+            printf("0\n");
+        } else if (sscanf(line, "peek %lu", &number) == 1) {
+            printf("%u\n", *(volatile unsigned char *)holdings[number].pointer);
         } else if (strcmp(line, "fork\n") == 0) {
             command_fork(false);
         } else if (strcmp(line, "clone\n") == 0) {

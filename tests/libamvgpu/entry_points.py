@@ -14,6 +14,7 @@ HANDLE = "at ROCr's level, by handle, until the last release and unmap"
 MANAGED = "at HIP's level: no pool is behind it"
 ARRAY = "at ROCr's level; what HIP moved into host memory instead is undone and refused"
 NOTHING = "not counted"
+PAID = "not counted: the process that obtained it pays"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,16 @@ class Case:
     standin: bool = True  # the stand-in's account grows as well
     silent: bool = False  # HIP reports success although it got no memory, on a full GPU too
     held: bool = True  # what is taken is still held when the case has taken it
+
+
+@dataclass(frozen=True)
+class Import(Case):
+    """Memory of another process; `gives` only closes it. test_imports.py drives it."""
+
+    counted: str = PAID
+    owner: str = ""  # the case by which the other process obtained the memory
+    reaches: str = ""  # the function of ROCr that is called for it
+    hollow: frozenset[str] = field(default_factory=frozenset)  # success, and nothing is done
 
 
 def suites(*names: str) -> frozenset[str]:
@@ -157,4 +168,59 @@ UNCOUNTED = (
     Case("hipMemAddressReserve", ("hipMemAddressReserve",), ("hipMemAddressFree",), NOTHING),
     Case("hipHostMalloc", ("hipHostMalloc",), ("hipHostFree",), NOTHING),
     Case("hipHostRegister", ("hipHostRegister",), ("hipHostUnregister",), NOTHING),
+)
+
+IMPORTS = (
+    Import(
+        "hipIpcOpenMemHandle",
+        ("hipIpcOpenMemHandle",),
+        ("hipIpcCloseMemHandle",),
+        owner="hipMalloc",
+        reaches="hsa_amd_ipc_memory_attach",
+    ),
+    Import(
+        "hipMemImportFromShareableHandle",
+        ("hipMemImportFromShareableHandle",),
+        ("hipMemUnmap", "hipMemRelease"),
+        owner="hipMemCreate+hipMemExportToShareableHandle",
+        reaches="hsa_amd_vmem_import_shareable_handle",
+        absent=OLD,
+    ),
+    Import(
+        "hipMemPoolImportPointer",
+        ("hipMemPoolImportFromShareableHandle", "hipMemPoolImportPointer"),
+        ("hipFreeAsync",),
+        owner="hipMallocFromPoolAsync+hipMemPoolExportPointer",
+        reaches="hsa_amd_ipc_memory_attach",
+        hollow=suites("bookworm"),
+    ),
+    Import(
+        "hipExternalMemoryGetMappedBuffer",
+        ("hipImportExternalMemory", "hipExternalMemoryGetMappedBuffer"),
+        ("hipDestroyExternalMemory",),
+        owner="hipMalloc",
+        reaches="hsa_amd_interop_map_buffer",
+    ),
+    Import(
+        "hsa_amd_ipc_memory_attach",
+        ("hsa_amd_ipc_memory_attach",),
+        ("hsa_amd_ipc_memory_detach",),
+        owner="hsa_amd_memory_pool_allocate",
+        reaches="hsa_amd_ipc_memory_attach",
+    ),
+    Import(
+        "hsa_amd_interop_map_buffer",
+        ("hsa_amd_interop_map_buffer",),
+        ("hsa_amd_interop_unmap_buffer",),
+        owner="hsa_amd_memory_pool_allocate",
+        reaches="hsa_amd_interop_map_buffer",
+    ),
+    Import(
+        "hsa_amd_vmem_import_shareable_handle",
+        ("hsa_amd_vmem_import_shareable_handle",),
+        ("hsa_amd_vmem_unmap", "hsa_amd_vmem_handle_release"),
+        owner="hsa_amd_vmem_export_shareable_handle",
+        reaches="hsa_amd_vmem_import_shareable_handle",
+        absent=suites("bookworm"),
+    ),
 )

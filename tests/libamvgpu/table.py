@@ -6,11 +6,19 @@ python -m tests.libamvgpu.table
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tests.libamvgpu import runtime
-from tests.libamvgpu.entry_points import CASES, NOTHING, UNCOUNTED
+from tests.libamvgpu.entry_points import (
+    CASES,
+    IMPORTS,
+    NOTHING,
+    UNCOUNTED,
+    Case,
+    Import,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,31 +34,22 @@ SUSPECT = re.compile(
     r"memory_lock)"
 )
 
-PAID = "not counted: the process that obtained it pays"
 SYSTEM = "not counted: system memory"
 ADDRESSES = "not counted: address space only"
+NOWHERE = "declared, but in no library"
 OTHERS = {
     "hipHostAlloc": SYSTEM,
     "hipMallocHost": SYSTEM,
     "hipMemAllocHost": SYSTEM,
     "hipMemMapArrayAsync": ADDRESSES,
-    "hipIpcOpenMemHandle": PAID,
-    "hipImportExternalMemory": PAID,
     "hipImportExternalSemaphore": "no memory",
-    "hipExternalMemoryGetMappedBuffer": PAID,
-    "hipExternalMemoryGetMappedMipmappedArray": PAID,
-    "hipMemImportFromShareableHandle": PAID,
-    "hipMemPoolImportFromShareableHandle": PAID,
-    "hipMemPoolImportPointer": PAID,
+    "hipExternalMemoryGetMappedMipmappedArray": NOWHERE,
     "hipMemPoolCreate": "when memory is taken from the pool",
     "hipGraphMemAllocNodeGetParams": "no memory",
     "hsa_amd_vmem_address_reserve": ADDRESSES,
     "hsa_amd_vmem_address_reserve_align": ADDRESSES,
-    "hsa_amd_vmem_import_shareable_handle": PAID,
     "hsa_amd_vmem_unmap": "gives back",
     "hsa_amd_interop_unmap_buffer": "gives back",
-    "hsa_amd_ipc_memory_attach": PAID,
-    "hsa_amd_interop_map_buffer": PAID,
     "hsa_amd_memory_lock": SYSTEM,
     "hsa_amd_memory_lock_to_pool": SYSTEM,
 }
@@ -69,18 +68,33 @@ def declared(tree: Path) -> set[str]:
     return {name for name in names if SUSPECT.search(name)}
 
 
+def defined(tree: Path) -> set[str]:
+    """The same of the libraries themselves."""
+    found: set[str] = set()
+    for pattern in ("libamdhip64.so.[0-9]", "libhsa-runtime64.so.1"):
+        library = next((tree / runtime.LIBRARIES).glob(pattern))
+        listed = subprocess.run(
+            ["nm", "--dynamic", "--defined-only", library],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        found |= {line.split()[-1].split("@")[0] for line in listed.splitlines()}
+    return {name for name in found if SUSPECT.search(name)}
+
+
 def rows(trees: dict[str, Path]) -> list[tuple[str, str, str, str, str]]:
     """(entry point, HIP versions, counted how, given back by, tested by) for each function."""
-    versions = defaultdict(list)
+    in_hip = defaultdict(list)
     for suite, tree in trees.items():
         for name in declared(tree):
-            versions[name].append(HIP[suite])
-    cases = defaultdict(list)
-    for case in (*CASES, *UNCOUNTED):
+            in_hip[name].append(HIP[suite])
+    cases: dict[str, list[Case]] = defaultdict(list)
+    for case in (*CASES, *UNCOUNTED, *IMPORTS):
         for name in case.takes:
             cases[name].append(case)
     made = []
-    for name in sorted(versions):
+    for name in sorted(in_hip):
         found = cases.get(name, [])
         counted = found[0].counted if found else OTHERS[name]
         if counted == NOTHING:
@@ -90,7 +104,7 @@ def rows(trees: dict[str, Path]) -> list[tuple[str, str, str, str, str]]:
         made.append(
             (
                 f"`{name}`",
-                ", ".join(versions[name]),
+                ", ".join(in_hip[name]),
                 counted,
                 ", ".join(f"`{give}`" for give in gives),
                 tested,
@@ -99,11 +113,17 @@ def rows(trees: dict[str, Path]) -> list[tuple[str, str, str, str, str]]:
     return made
 
 
-def caveat(case) -> str:
+def caveat(case: Case) -> str:
+    said = []
     if case.absent:
-        versions = ", ".join(HIP[suite] for suite in HIP if suite in case.absent)
-        return f" (an error in {versions})"
-    return ""
+        said.append(f"an error in {versions(case.absent)}")
+    if isinstance(case, Import) and case.hollow:
+        said.append(f"does nothing in {versions(case.hollow)}")
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def versions(suites: frozenset[str]) -> str:
+    return ", ".join(HIP[suite] for suite in HIP if suite in suites)
 
 
 def render(trees: dict[str, Path]) -> str:
@@ -114,8 +134,9 @@ def render(trees: dict[str, Path]) -> str:
         "them and from the cases of `tests/libamvgpu/entry_points.py`, which"
         " `test_entry_points.py`",
         "drives on each of these HIPs: granted under the limit, refused over it, given back whole,",
-        "with the account of the stand-in for ROCr as the outside source. Nothing of it was tried",
-        "on AMD hardware.",
+        "with the account of the stand-in for ROCr as the outside source. `test_imports.py` has",
+        "two processes share memory: both see the same bytes, and the owner alone is charged.",
+        "Nothing of it was tried on AMD hardware.",
         "",
         "| entry point | HIP | counted | given back by | tested by the case |",
         "| --- | --- | --- | --- | --- |",

@@ -21,9 +21,18 @@ def test_table_is_current(trees) -> None:
 
 
 def test_every_suspect_function_is_classified(trees) -> None:
-    cases = {name for case in (*table.CASES, *table.UNCOUNTED) for name in case.takes}
+    driven = (*table.CASES, *table.UNCOUNTED, *table.IMPORTS)
+    cases = {name for case in driven for name in case.takes}
     for tree in trees.values():
         assert not table.declared(tree) - cases - set(table.OTHERS)
+
+
+def test_libraries_have_what_the_headers_declare(trees) -> None:
+    """And nothing beside it, that a program could find by its name."""
+    nowhere = {name for name, counted in table.OTHERS.items() if counted == table.NOWHERE}
+    assert nowhere
+    for tree in trees.values():
+        assert table.defined(tree) == table.declared(tree) - nowhere
 
 
 def test_formula_of_the_region_is_everywhere_the_same() -> None:

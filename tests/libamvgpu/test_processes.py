@@ -165,20 +165,6 @@ def test_stopped_process_keeps_what_it_holds(trixie: Runtime, share: Share, star
     assert other.take(POOL, LESS)[0] == HSA_OUT_OF_RESOURCES
 
 
-def test_opening_what_another_holds_costs_nothing(hip: Runtime, share: Share, start) -> None:
-    """And closing it gives nothing back."""
-    owner, guest = start(hip, share), start(hip, share)
-    assert guest.numbers("info")[0] == 0
-    code, number = owner.take("hipMalloc", MOST)
-    assert code == 0
-    before = share.counted()
-    code, handle = owner.ask(f"share {number}")
-    assert code == "0"
-    assert guest.numbers(f"attach {handle}") == [0, 0]
-    assert share.counted() == before
-    assert guest.take("hipMalloc", LESS)[0] == OUT_OF_MEMORY
-
-
 # ---- nested PID namespaces: numbers mean nothing across them ----
 
 NESTED = {

@@ -220,7 +220,7 @@ static void drop(struct physical *held)
     if (is_gpu(held->agent)) {
         vram_discard(held->offset, held->bytes);
         account_give(held->agent, held->bytes);
-    } else if (held->file >= 0) {
+    } else if (held->file != vram_file()) {
         close(held->file);
     }
     free(held);
@@ -341,79 +341,174 @@ hsa_status_t hsa_amd_vmem_get_access(void *address, hsa_access_permission_t *per
     return HSA_STATUS_SUCCESS;
 }
 
-/* ---- sharing between processes: the owner's file, opened by whoever gets the handle ---- */
+/* ---- sharing between processes ----
+ *
+ * What is handed on names the owner's file, and whoever gets it opens that. In the place of a
+ * dma-buf stands a file with these numbers in it.
+ */
+
+struct exported {
+    uint32_t pid;
+    uint32_t file;
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+static hsa_status_t write_dmabuf(struct exported memory, int *file)
+{
+    *file = memfd_create("dmabuf", MFD_CLOEXEC);
+    return *file >= 0 && write(*file, &memory, sizeof memory) == sizeof memory
+               ? HSA_STATUS_SUCCESS
+               : HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+}
+
+static bool read_dmabuf(int file, struct exported *memory)
+{
+    return pread(file, memory, sizeof *memory, 0) == sizeof *memory;
+}
+
+/* The owner's file, -1 where the owner is gone. */
+static int open_exported(const struct exported *memory)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%u/fd/%u", memory->pid, memory->file);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+/* Memory of another that is mapped here. */
+struct foreign {
+    struct foreign *next;
+    void *start;
+    size_t bytes;
+};
+
+static struct foreign *foreigners;
+
+static hsa_status_t map_exported(const struct exported *memory, size_t bytes, void **pointer)
+{
+    int file = open_exported(memory);
+    struct foreign *made = malloc(sizeof *made);
+    if (file < 0 || !made)
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    *pointer =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, (off_t)memory->offset);
+    close(file);
+    if (*pointer == MAP_FAILED)
+        return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+    pthread_mutex_lock(&lists);
+    *made = (struct foreign){foreigners, *pointer, bytes};
+    foreigners = made;
+    pthread_mutex_unlock(&lists);
+    return HSA_STATUS_SUCCESS;
+}
+
+static hsa_status_t unmap_exported(void *pointer)
+{
+    pthread_mutex_lock(&lists);
+    struct foreign **link = &foreigners;
+    while (*link && (*link)->start != pointer)
+        link = &(*link)->next;
+    struct foreign *gone = *link;
+    if (gone)
+        *link = gone->next;
+    pthread_mutex_unlock(&lists);
+    if (!gone)
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    munmap(gone->start, gone->bytes);
+    free(gone);
+    return HSA_STATUS_SUCCESS;
+}
 
 hsa_status_t hsa_amd_vmem_export_shareable_handle(int *file, hsa_amd_vmem_alloc_handle_t handle,
                                                   uint64_t flags)
 {
-    *file = dup(((struct physical *)handle.handle)->file);
-    return HSA_STATUS_SUCCESS;
+    const struct physical *of = (struct physical *)handle.handle;
+    return write_dmabuf(
+        (struct exported){(uint32_t)getpid(), (uint32_t)of->file, of->offset, of->bytes}, file);
 }
 
 hsa_status_t hsa_amd_vmem_import_shareable_handle(int file, hsa_amd_vmem_alloc_handle_t *handle)
 {
-    handle->handle = (uintptr_t)enter_physical(
-        (struct physical){.agent = CPU_AGENT, .file = dup(file), .holders = 1});
+    struct exported memory;
+    note_call("hsa_amd_vmem_import_shareable_handle");
+    int owners = read_dmabuf(file, &memory) ? open_exported(&memory) : -1;
+    if (owners < 0)
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    handle->handle = (uintptr_t)enter_physical((struct physical){.bytes = memory.bytes,
+                                                                 .agent = CPU_AGENT,
+                                                                 .offset = memory.offset,
+                                                                 .file = owners,
+                                                                 .holders = 1});
     return HSA_STATUS_SUCCESS;
 }
 
-struct ipc_handle {
-    uint32_t pid;
-    uint32_t file;
-    uint64_t offset;
-};
-
-hsa_status_t hsa_amd_ipc_memory_create(void *pointer, size_t bytes, hsa_amd_ipc_memory_t *handle)
+/* The allocation of a GPU that a pointer lies in, from there to its end. */
+static bool exported_at(const void *pointer, struct exported *memory)
 {
     pthread_mutex_lock(&lists);
     const struct allocation *found = allocation_at(pointer);
-    hsa_status_t status = HSA_STATUS_ERROR_INVALID_ARGUMENT;
-    if (found && is_gpu(found->agent)) {
-        struct ipc_handle made = {(uint32_t)getpid(), (uint32_t)vram_file(), found->offset};
-        memset(handle, 0, sizeof *handle);
-        memcpy(handle, &made, sizeof made);
-        status = HSA_STATUS_SUCCESS;
+    bool there = found && is_gpu(found->agent);
+    if (there) {
+        uint64_t inside = (uint64_t)((const char *)pointer - found->start);
+        *memory = (struct exported){(uint32_t)getpid(), (uint32_t)vram_file(),
+                                    found->offset + inside, found->bytes - inside};
     }
     pthread_mutex_unlock(&lists);
-    return status;
+    return there;
+}
+
+hsa_status_t hsa_amd_ipc_memory_create(void *pointer, size_t bytes, hsa_amd_ipc_memory_t *handle)
+{
+    struct exported memory;
+    if (!exported_at(pointer, &memory))
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &memory, sizeof memory);
+    return HSA_STATUS_SUCCESS;
 }
 
 hsa_status_t hsa_amd_ipc_memory_attach(const hsa_amd_ipc_memory_t *handle, size_t bytes,
                                        uint32_t count, const hsa_agent_t *agents, void **pointer)
 {
-    struct ipc_handle of;
-    char path[64];
-    memcpy(&of, handle, sizeof of);
-    snprintf(path, sizeof path, "/proc/%u/fd/%u", of.pid, of.file);
-    int file = open(path, O_RDWR | O_CLOEXEC);
-    if (file < 0)
-        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
-    *pointer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, (off_t)of.offset);
-    close(file);
-    return *pointer == MAP_FAILED ? HSA_STATUS_ERROR_OUT_OF_RESOURCES : HSA_STATUS_SUCCESS;
+    struct exported memory;
+    note_call("hsa_amd_ipc_memory_attach");
+    memcpy(&memory, handle, sizeof memory);
+    return map_exported(&memory, bytes, pointer);
 }
 
 hsa_status_t hsa_amd_ipc_memory_detach(void *pointer)
 {
-    return HSA_STATUS_SUCCESS;
+    return unmap_exported(pointer);
 }
 
 hsa_status_t hsa_amd_portable_export_dmabuf(const void *pointer, size_t bytes, int *file,
                                             uint64_t *offset)
 {
-    return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    struct exported memory;
+    *offset = 0;
+    return exported_at(pointer, &memory) ? write_dmabuf(memory, file)
+                                         : HSA_STATUS_ERROR_INVALID_ARGUMENT;
 }
 
 hsa_status_t hsa_amd_interop_map_buffer(uint32_t count, hsa_agent_t *agents, int handle,
                                         uint32_t flags, size_t *bytes, void **pointer,
                                         size_t *metadata_bytes, const void **metadata)
 {
-    return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    struct exported memory;
+    note_call("hsa_amd_interop_map_buffer");
+    if (!read_dmabuf(handle, &memory))
+        return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+    *bytes = memory.bytes;
+    if (metadata_bytes)
+        *metadata_bytes = 0;
+    if (metadata)
+        *metadata = NULL;
+    return map_exported(&memory, memory.bytes, pointer);
 }
 
 hsa_status_t hsa_amd_interop_unmap_buffer(void *pointer)
 {
-    return HSA_STATUS_SUCCESS;
+    return unmap_exported(pointer);
 }
 
 /* ---- host memory, and memory that moves ---- */
