@@ -52,6 +52,7 @@ ENTRY(error, hipArray3DCreate, void **, const void *);
 ENTRY(error, hipMipmappedArrayCreate, void **, const void *, unsigned);
 ENTRY(error, hipFreeArray, void *);
 ENTRY(error, hipFreeMipmappedArray, void *);
+ENTRY(error, hipMipmappedArrayDestroy, void *);
 ENTRY(error, hipMallocAsync, void **, size_t, void *);
 ENTRY(error, hipMallocFromPoolAsync, void **, size_t, void *, void *);
 ENTRY(error, hipGraphAddMemAllocNode, void **, void *, void *const *, size_t,
@@ -279,7 +280,7 @@ static error wrap_hipMipmappedArrayCreate(void **array, const void *descriptor, 
 {
     account_watch();
     error result = REAL(hipMipmappedArrayCreate)(array, descriptor, levels);
-    return undo_if_spilled(result, array, REAL(hipFreeMipmappedArray));
+    return undo_if_spilled(result, array, REAL(hipMipmappedArrayDestroy));
 }
 
 /* ---- in the order of a stream ---- */
@@ -429,6 +430,7 @@ static const struct symbol_hook hooks[] = {
     WANTED(hipDeviceGetPCIBusId),
     WANTED(hipFreeArray),
     WANTED(hipFreeMipmappedArray),
+    WANTED(hipMipmappedArrayDestroy),
 };
 
 const struct symbol_hooks COPY_NAME(hip, COPY) = {hooks, sizeof hooks / sizeof *hooks};

@@ -306,6 +306,7 @@ static int give_mipmapped(struct held *held)
     return hipFreeMipmappedArray(held->pointer);
 }
 
+/* Of no levels: with any other number HIP 5.2 takes it for an error. */
 static int take_mipmapped_create(struct held *held, size_t bytes)
 {
     HIP_ARRAY3D_DESCRIPTOR descriptor = {0};
@@ -313,7 +314,7 @@ static int take_mipmapped_create(struct held *held, size_t bytes)
     descriptor.Height = bytes / ARRAY_WIDTH / 4;
     descriptor.Format = HIP_AD_FORMAT_FLOAT;
     descriptor.NumChannels = 1;
-    return hipMipmappedArrayCreate((hipMipmappedArray_t *)&held->pointer, &descriptor, 1);
+    return hipMipmappedArrayCreate((hipMipmappedArray_t *)&held->pointer, &descriptor, 0);
 }
 
 static int give_mipmapped_destroy(struct held *held)

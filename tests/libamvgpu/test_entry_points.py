@@ -3,9 +3,12 @@ and charged to the right one of the GPUs there are."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from tests.libamvgpu.entry_points import CASES, UNCOUNTED, Case
+from tests.libamvgpu.entry_points import ARRAY, CASES, UNCOUNTED, Case
 from tests.libamvgpu.runtime import (
     HSA_OUT_OF_RESOURCES,
     MIB,
@@ -22,6 +25,8 @@ REST = 160 * MIB  # less than the limit, more than is left when UNDER is held
 # What HIP may take by itself at such a moment: the memory of streams, chunks of pools.
 SLACK = 40 * MIB
 
+
+INVALID_VALUE, NOT_SUPPORTED = 1, 801  # hipErrorInvalidValue, hipErrorNotSupported
 
 # What the program sees of GPUs.
 GPUS = {
@@ -88,7 +93,8 @@ def test_entry_point(case: Case, hip: Runtime, gpus: str, session: tuple[Driver,
 
     answer = driver.ask(f"take {case.name} {UNDER}")
     if hip.suite in case.absent:
-        assert answer[0] != "0", "HIP does have it: the table is wrong"
+        assert answer == ["absent"] or int(answer[0]) in {INVALID_VALUE, NOT_SUPPORTED}
+        same_accounts(share, case, 0, device)
         return
     assert answer[0] == "0"
     held = share.counted(device) - base
@@ -113,6 +119,48 @@ def test_entry_point(case: Case, hip: Runtime, gpus: str, session: tuple[Driver,
     if hip.suite not in case.kept | case.hoards:
         assert share.counted(device) <= base + SLACK
     assert share.counted(1 - device) == other
+
+
+def address_space(driver: Driver) -> int:
+    """Bytes of the program's address space, as the kernel counts them."""
+    pages = Path(f"/proc/{driver.process.pid}/statm").read_text().split()[0]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("gpus", ["two GPUs"], indirect=True)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.counted == ARRAY], ids=lambda case: case.name
+)
+def test_refused_array_leaves_no_host_memory(
+    case: Case, hip: Runtime, session: tuple[Driver, Share]
+) -> None:
+    """HIP had put it there, and is made to give it back."""
+    driver, _ = session
+    driver.take(case.name, OVER)
+    before = address_space(driver)
+    for _ in range(4):
+        assert driver.take(case.name, OVER)[0] != 0
+    assert address_space(driver) < before + OVER
+
+
+@pytest.mark.parametrize("gpus", ["two GPUs"], indirect=True)
+@pytest.mark.parametrize("size", [MIB, UNDER, OVER])
+@pytest.mark.parametrize("entry", ["hipMallocMipmappedArray", "hipMipmappedArrayCreate"])
+def test_mipmapped_arrays_are_not_supported(
+    entry: str, size: int, hip: Runtime, session: tuple[Driver, Share]
+) -> None:
+    """Whatever the limit. HIP asks ROCr for nothing, and nothing is left charged."""
+    if entry == "hipMipmappedArrayCreate" and hip.suite == "bookworm":
+        pytest.skip("HIP 5.2 has it: test_entry_point")
+    driver, share = session
+    before = [(share.counted(device), share.allocated(device)) for device in (0, 1)]
+    assert driver.take(entry, size)[0] == NOT_SUPPORTED
+    assert [(share.counted(device), share.allocated(device)) for device in (0, 1)] == before
+    # All that there was before is there still.
+    code, number = driver.take("hsa_amd_memory_pool_allocate", LIMIT - before[0][0])
+    assert code == 0
+    assert share.counted(0) == LIMIT
+    assert driver.give(number) == 0
 
 
 @pytest.mark.parametrize("gpus", ["two GPUs"], indirect=True)
