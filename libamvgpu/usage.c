@@ -192,6 +192,13 @@ static bool header_lock(const struct usage *region)
     uint64_t since = now();
     long nap = FIRST_NAP_NANOSECONDS;
     while (!byte_lock(region, F_WRLCK, 0)) {
+        if (errno != EAGAIN && errno != EACCES) {
+            log_line(LOG_ERROR,
+                     "usage region %s: expected a lock on it, found error %d of fcntl; allocations "
+                     "that need it are refused. Put it on a filesystem that has locks.",
+                     region->path, errno);
+            return false;
+        }
         uint32_t seen = atomic_load(&region->header->turns);
         if (seen != turns) {
             turns = seen;
