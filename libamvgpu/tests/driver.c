@@ -363,6 +363,21 @@ static int take_host(struct held *held, size_t bytes)
     return hipHostMalloc(&held->pointer, bytes, hipHostMallocDefault);
 }
 
+static int take_host_alloc(struct held *held, size_t bytes)
+{
+    return hipHostAlloc(&held->pointer, bytes, hipHostMallocDefault);
+}
+
+static int take_malloc_host(struct held *held, size_t bytes)
+{
+    return hipMallocHost(&held->pointer, bytes);
+}
+
+static int take_mem_alloc_host(struct held *held, size_t bytes)
+{
+    return hipMemAllocHost(&held->pointer, bytes);
+}
+
 static int give_host(struct held *held)
 {
     return hipHostFree(held->pointer);
@@ -443,7 +458,31 @@ static int give_hsa_region(struct held *held)
     return hsa_memory_free(held->pointer);
 }
 
+static int take_hsa_lock(struct held *held, size_t bytes)
+{
+    struct search found = search_device();
+    held->second = aligned_alloc(4096, bytes);
+    return hsa_amd_memory_lock(held->second, bytes, &found.agent, 1, &held->pointer);
+}
+
+static int give_hsa_lock(struct held *held)
+{
+    int status = hsa_amd_memory_unlock(held->second);
+    free(held->second);
+    return status;
+}
+
 #if HAVE_VMEM
+static int take_hsa_reserve(struct held *held, size_t bytes)
+{
+    return hsa_amd_vmem_address_reserve(&held->pointer, bytes, 0, 0);
+}
+
+static int give_hsa_reserve(struct held *held)
+{
+    return hsa_amd_vmem_address_free(held->pointer, held->bytes);
+}
+
 static int take_hsa_vmem(struct held *held, size_t bytes)
 {
     hsa_amd_vmem_alloc_handle_t handle;
@@ -722,10 +761,15 @@ static const struct entry entries[] = {
     {"hipGraphAddMemAllocNode", take_graph, give_graph},
 #endif
     {"hipHostMalloc", take_host, give_host},
+    {"hipHostAlloc", take_host_alloc, give_host},
+    {"hipMallocHost", take_malloc_host, give_host},
+    {"hipMemAllocHost", take_mem_alloc_host, give_host},
     {"hipHostRegister", take_registered, give_registered},
+    {"hsa_amd_memory_lock", take_hsa_lock, give_hsa_lock},
     {"hsa_amd_memory_pool_allocate", take_hsa_pool, give_hsa_pool},
     {"hsa_memory_allocate", take_hsa_region, give_hsa_region},
 #if HAVE_VMEM
+    {"hsa_amd_vmem_address_reserve", take_hsa_reserve, give_hsa_reserve},
     {"hsa_amd_vmem_handle_create", take_hsa_vmem, give_hsa_vmem},
     {"hsa_amd_vmem_map", take_hsa_mapped, give_hsa_mapped},
     {"hsa_amd_vmem_export_shareable_handle", take_hsa_physical, give_hsa_physical},

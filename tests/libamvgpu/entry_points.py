@@ -14,6 +14,7 @@ HANDLE = "at ROCr's level, by handle, until the last release and unmap"
 MANAGED = "at HIP's level: no pool is behind it"
 ARRAY = "at ROCr's level; what HIP moved into host memory instead is undone and refused"
 NOTHING = "not counted"
+HOST = "not counted: system memory; HIP 5 takes it from the device, and there it is counted"
 PAID = "not counted: the process that obtained it pays"
 
 
@@ -33,6 +34,8 @@ class Case:
     standin: bool = True  # the stand-in's account grows as well
     silent: bool = False  # HIP reports success although it got no memory, on a full GPU too
     held: bool = True  # what is taken is still held when the case has taken it
+    # Suites whose HIP takes from the device what others take from the system.
+    device: frozenset[str] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True)
@@ -165,9 +168,32 @@ CASES = (
 
 # Address space and system memory.
 UNCOUNTED = (
-    Case("hipMemAddressReserve", ("hipMemAddressReserve",), ("hipMemAddressFree",), NOTHING),
+    Case(
+        "hipMemAddressReserve",
+        ("hipMemAddressReserve",),
+        ("hipMemAddressFree",),
+        NOTHING,
+        kept=OLD,  # these reserve nothing, and say so when it is given back
+    ),
     Case("hipHostMalloc", ("hipHostMalloc",), ("hipHostFree",), NOTHING),
-    Case("hipHostRegister", ("hipHostRegister",), ("hipHostUnregister",), NOTHING),
+    Case("hipHostAlloc", ("hipHostAlloc",), ("hipHostFree",), HOST, device=OLD),
+    Case("hipMallocHost", ("hipMallocHost",), ("hipHostFree",), NOTHING),
+    Case("hipMemAllocHost", ("hipMemAllocHost",), ("hipHostFree",), NOTHING),
+    Case(
+        "hipHostRegister",
+        ("hipHostRegister",),
+        ("hipHostUnregister",),
+        NOTHING,
+        kept=suites("bookworm"),  # does not survive the end of it over the stand-in
+    ),
+    Case("hsa_amd_memory_lock", ("hsa_amd_memory_lock",), ("hsa_amd_memory_unlock",), NOTHING),
+    Case(
+        "hsa_amd_vmem_address_reserve",
+        ("hsa_amd_vmem_address_reserve",),
+        ("hsa_amd_vmem_address_free",),
+        NOTHING,
+        absent=suites("bookworm"),
+    ),
 )
 
 IMPORTS = (

@@ -513,6 +513,13 @@ hsa_status_t hsa_amd_interop_unmap_buffer(void *pointer)
 
 /* ---- host memory, and memory that moves ---- */
 
+hsa_status_t hsa_amd_memory_lock(void *host, size_t bytes, hsa_agent_t *agents, int count,
+                                 void **pointer)
+{
+    *pointer = host;
+    return HSA_STATUS_SUCCESS;
+}
+
 hsa_status_t hsa_amd_memory_lock_to_pool(void *host, size_t bytes, hsa_agent_t *agents, int count,
                                          hsa_amd_memory_pool_t pool, uint32_t flags, void **pointer)
 {
