@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a test says it does not apply to: nothing that could run is skipped."""
+    left_out = [
+        item
+        for item in items
+        for mark in item.iter_markers("applies")
+        if not mark.kwargs["when"](**item.callspec.params)  # type: ignore[attr-defined]
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tool in ("make", "cc"):

@@ -26,6 +26,8 @@ PATTERN = 0x5A
 POOL = "hsa_amd_memory_pool_allocate"
 
 each_import = pytest.mark.parametrize("case", IMPORTS, ids=lambda case: case.name)
+carried_out = pytest.mark.applies(when=lambda hip, case, **_: hip not in case.absent | case.hollow)
+not_carried_out = pytest.mark.applies(when=lambda hip, case, **_: hip in case.absent | case.hollow)
 
 
 @pytest.fixture
@@ -59,14 +61,9 @@ def offer(case: Import, owner: Driver) -> tuple[int, str]:
     return number, word
 
 
-def skip_without(case: Import, hip: Runtime) -> None:
-    if hip.suite in case.absent | case.hollow:
-        pytest.skip("see test_what_hip_does_not_carry_out")
-
-
+@carried_out
 @each_import
 def test_owner_alone_pays(case: Import, hip: Runtime, share: Share, start) -> None:
-    skip_without(case, hip)
     owner, guest = running(hip, share, start), running(hip, share, start)
     before = share.counted()
     number, word = offer(case, owner)
@@ -88,12 +85,12 @@ def test_owner_alone_pays(case: Import, hip: Runtime, share: Share, start) -> No
     assert share.counted() == share.allocated() == before
 
 
+@carried_out
 @each_import
 def test_guest_that_stays_gives_nothing_back(
     case: Import, hip: Runtime, share: Share, start
 ) -> None:
     """The memory is counted until its owner gives it back, as the README says."""
-    skip_without(case, hip)
     owner, guest = running(hip, share, start), running(hip, share, start)
     before = share.counted()
     number, word = offer(case, owner)
@@ -105,10 +102,10 @@ def test_guest_that_stays_gives_nothing_back(
     assert guest.take(POOL, LIMIT - before)[0] == 0
 
 
+@carried_out
 @each_import
 def test_within_one_process(case: Import, hip: Runtime, share: Share, start) -> None:
     """Imported or refused by HIP: it counts once."""
-    skip_without(case, hip)
     driver = running(hip, share, start)
     before = share.counted()
     number, word = offer(case, driver)
@@ -122,11 +119,10 @@ def test_within_one_process(case: Import, hip: Runtime, share: Share, start) -> 
     assert share.counted() == share.allocated() == before
 
 
+@not_carried_out
 @each_import
 def test_what_hip_does_not_carry_out(case: Import, hip: Runtime, share: Share, start) -> None:
     """An error, or success and no memory, before ROCr hears of it."""
-    if hip.suite not in case.absent | case.hollow:
-        pytest.skip("HIP carries it out")
     owner, guest = running(hip, share, start), running(hip, share, start)
     answer = owner.ask(f"take {case.owner} {SHARED}")
     if case.name.startswith("hsa_"):

