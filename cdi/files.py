@@ -150,6 +150,8 @@ class Staging:
     renames: list[tuple[Path, Path]] = field(default_factory=list)
     unsynced: list[tuple[int, Path]] = field(default_factory=list)
     """Descriptors of files that the disk may not hold yet, and what they shall replace."""
+    gone: list[Path] = field(default_factory=list)
+    """Files that are removed before the first rename."""
 
     def write(self, target: Path, data: bytes) -> bool:
         """Write what shall replace ``target``; say whether it differs from what is there.
@@ -182,6 +184,9 @@ class Staging:
         temporary = _beside(target)
         try:
             temporary.unlink(missing_ok=True)
+            if target.exists() and target.samefile(source):
+                # By a process that died before it replaced the source; rename(2) would do nothing.
+                return
             temporary.hardlink_to(source)
         except FileNotFoundError:
             return
@@ -189,11 +194,18 @@ class Staging:
             raise os_error("keep the earlier file as", target, error) from error
         self.renames.append((temporary, target))
 
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Let these be gone before any file is in its place."""
+        self.gone += paths
+
     def commit(self, settle: Settle) -> None:
         """Make the files durable and put every one in its place; then settle the renames."""
         replaced: list[int] = []
         try:
             self._sync()
+            for path in self.gone:
+                path.unlink(missing_ok=True)
+                sync_directory(path.parent)
             directories = {target.parent for _, target in self.renames}
             while self.renames:
                 temporary, target = self.renames[0]

@@ -1,7 +1,8 @@
 """What a process that stays keeps of its updates, so that one more share costs one share.
 
 Nothing but what was derived from shares, nodes and options, which are compared before it is used
-again. The ledger's bytes, other specs and the files that are there are looked at each time.
+again. The ledger's bytes and other specs are looked at each time, and the shares' values when their
+directory has changed.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Memory:
     offers: spec.Offers = field(default_factory=spec.Offers)
     format: str = ""
     pieces: dict[str, Piece] = field(default_factory=dict)
-    values: dict[str, spec.Held] = field(default_factory=dict)
-    """The shares whose values this process wrote or compared."""
+    values: dict[str, spec.Held | None] = field(default_factory=dict)
+    """The shares whose values this process wrote or compared; None for what needs or has none."""
     stamp: int = 0
     """When the directory of values was changed last, in ns: at another time it is read anew."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +19,15 @@ from cdi.files import (
     lock,
     make_directory,
     names_in,
-    os_error,
     staging,
 )
 from cdi.ledger import Ledger
 from cdi.memory import Memory
 from cdi.node import Node
 from cdi.share import Share
+
+PAST_NS = 4 * 10**9
+"""Further back than any filesystem rounds times off, which is two seconds."""
 
 LOCK_FILE = ".amd-cdi.lock"
 """In the state and the spec directory; runtimes read no file of this name."""
@@ -170,6 +173,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     a lock for ``lock_seconds``, and PermanentError, with nothing changed, if the device
     ``offering`` would be left out, or if the spec would replace one of another kind.
     """
+    stays = memory is not None
     memory = memory or Memory()
     if paths.state_dir.resolve() == paths.spec_dir.resolve():
         raise PermanentError(
@@ -204,6 +208,8 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
                 if known.get(one.name) is not one:
                     staged.write(paths.values_dir / f"{one.name}.conf", one.values)
                     staged.write(paths.values_dir / f"{one.name}.args", one.arguments)
+            # Before the ledger names the new one: of two, runtimes would use neither.
+            staged.remove({old_spec} - {new_spec})
             if after != before:
                 previous = ledger_path.with_name(f"{ledger_path.name}.previous")
                 staged.keep(ledger_path, previous)
@@ -212,12 +218,15 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
             if usage.bounded(paths.usage_dir):
                 usage.lay(paths.usage_dir, {held.name: held.gpus for held in made.held})
         memory.ledger = (document, after)
-        memory.values = {**known, **{held.name: held for held in made.held}}
+        memory.values = {
+            **dict.fromkeys(keep),
+            **known,
+            **{held.name: held for held in made.held},
+        }
         memory.forget(keep)
-        if old_spec != new_spec:
-            _remove(old_spec)
         usage.remove(paths.values_dir, stale)
-        memory.stamp = paths.values_dir.stat().st_mtime_ns
+        if stays:
+            memory.stamp = _stamp(paths.values_dir)
         if usage.bounded(paths.usage_dir):
             regions = names_in(paths.usage_dir) - keep
             usage.remove(
@@ -350,12 +359,33 @@ def _partitions_without_splits(node: Node, ledger: Ledger) -> list[str]:
 
 def _values_known(
     directory: Path, memory: Memory, keep: set[str]
-) -> tuple[dict[str, spec.Held], set[str]]:
+) -> tuple[dict[str, spec.Held | None], set[str]]:
     """Return the shares whose values need no look, and the files of shares that are gone."""
     if directory.stat().st_mtime_ns != memory.stamp:
-        return {}, {name for name in names_in(directory) if _is_stale(_share_of(name), keep)}
+        found = names_in(directory)
+        return {}, {
+            name
+            for name in found
+            # What was not put in its place is of a process that died, as we have the lock.
+            if _is_stale(_share_of(name), keep if _unstaged(name) == name else set())
+        }
     gone = memory.values.keys() - keep
     return memory.values, {f"{name}{suffix}" for name in gone for suffix in (".conf", ".args")}
+
+
+def _stamp(directory: Path) -> int:
+    """Return a time of change that a directory has until another process changes it.
+
+    The clock of filesystems may stand for several milliseconds, in which another process changes
+    as much as this one. Seconds that are past come from no clock.
+    """
+    now = time.time_ns()
+    try:
+        os.utime(directory, ns=(now, now - PAST_NS))
+    except OSError:
+        # Only its owner may: then it is read anew each time.
+        return 0
+    return directory.stat().st_mtime_ns
 
 
 def _is_stale(name: str, keep: set[str]) -> bool:
@@ -372,10 +402,3 @@ def _share_of(name: str) -> str:
 def _unstaged(name: str) -> str:
     """Return the name that a file gets when it is complete."""
     return name[1:].removesuffix(".new") if name.startswith(".") else name
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise os_error("remove the earlier spec", path, error) from error

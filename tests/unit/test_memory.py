@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdi import planner, sample, spec, spectext, store, topology
+from cdi import ledger, planner, sample, spec, spectext, store, topology
 from cdi.amount import Amount
 from cdi.errors import PermanentError
+from cdi.files import names_in
 from cdi.ledger import Ledger
 from cdi.memory import Memory
 from cdi.node import Node
@@ -31,25 +34,25 @@ def paths(root: Path) -> Paths:
     return Paths(root, root / "cdi", root / "state", root / "usage")
 
 
-def step(node: Node, action: tuple[str, int], ledger: Ledger) -> Ledger:
+def step(node: Node, action: tuple[str, int], before: Ledger) -> Ledger:
     """Add a share, remove one, or change the format."""
     kind, number = action
-    names = [share.name for share in ledger.shares]
+    names = [share.name for share in before.shares]
     if kind == "format":
         form = ("yaml", "json")[number % 2]
-        return replace(ledger, options=replace(ledger.options, format=form))
+        return replace(before, options=replace(before.options, format=form))
     if kind == "remove":
-        return ledger.without_share(names[number % len(names)]) if names else ledger
+        return before.without_share(names[number % len(names)]) if names else before
     places = [(gpu, partition) for gpu in node.gpus for partition in gpu.partitions]
     gpu, partition = places[number % len(places)]
     want = planner.Want(gpu, partition, Amount(partition.atom, percent=False), Amount(1, True))
     name = f"share-{number}"
     if name in names:
-        return ledger
+        return before
     try:
-        return ledger.with_share(planner.plan(name, [want], ledger.shares))
+        return before.with_share(planner.plan(name, [want], before.shares))
     except PermanentError:
-        return ledger
+        return before
 
 
 @settings(
@@ -117,3 +120,44 @@ def test_a_name_that_two_devices_have_is_refused(node: Node) -> None:
     memory.assemble([device], "yaml")
     with pytest.raises(PermanentError, match="two devices have it"):
         memory.assemble([device, device], "yaml")
+
+
+def test_of_a_share_that_was_left_out_nothing_stays(node: Node, tmp_path: Path) -> None:
+    place = paths(tmp_path)
+    store.update(place, node, partial(step, node, ("add", 0)))
+    memory = Memory()
+    (gone,) = {
+        slice_.pci for share in ledger.load(place.state_dir).shares for slice_ in share.slices
+    }
+    rest = replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.pci != gone))
+    assert store.update(place, rest, lambda before: before, memory).warnings
+    assert names_in(place.values_dir) == {"share-0.conf", "share-0.args"}
+    store.update(place, rest, partial(step, node, ("remove", 0)), memory)
+    assert not names_in(place.values_dir)
+
+
+def test_what_a_killed_process_left_of_a_living_share_goes(node: Node, tmp_path: Path) -> None:
+    place = paths(tmp_path)
+    store.update(place, node, partial(step, node, ("add", 0)))
+    (place.values_dir / ".share-0.conf.new").write_bytes(b"half")
+    (place.values_dir / ".somebody.new").write_bytes(b"else's")
+    store.update(place, node, lambda before: before)
+    assert names_in(place.values_dir) == {"share-0.conf", "share-0.args", ".somebody.new"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+def test_a_clock_that_stands_hides_nothing(node: Node, tmp_path: Path) -> None:
+    """A ramfs has the kernel's coarse clock, as other filesystems had before Linux 6.13."""
+    place = paths(tmp_path / "ram")
+    place.sysroot.mkdir()
+    subprocess.run(["mount", "-t", "ramfs", "ramfs", place.sysroot], check=True)
+    try:
+        memory = Memory()
+        for _ in range(60):
+            store.update(place, node, partial(step, node, ("add", 0)), memory)
+            store.update(place, node, partial(step, node, ("remove", 0)))
+            store.update(place, node, partial(step, node, ("add", 0)), memory)
+            assert names_in(place.values_dir) == {"share-0.conf", "share-0.args"}
+            store.update(place, node, partial(step, node, ("remove", 0)), memory)
+    finally:
+        subprocess.run(["umount", place.sysroot], check=True)
