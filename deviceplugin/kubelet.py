@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -29,6 +29,9 @@ REGISTER_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 LOOK_SECONDS = 30.0
 """How long events may stay away before the directory is looked at all the same."""
+
+ANSWER_SECONDS = 10.0
+"""How long a call may keep this process from stopping: what Allocate takes at most."""
 
 WATCHED = flags.CREATE | flags.MOVED_TO | flags.DELETE
 
@@ -50,6 +53,8 @@ class Endpoint:
     """The socket that is served."""
     kubelet: Identity | None = None
     """The socket of the kubelet that knows of it."""
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when the streams of the server shall end."""
     told: str | None = ""
     """Why it could not be registered, as the log has it."""
 
@@ -61,9 +66,10 @@ class Endpoint:
     def serve(self) -> None:
         """Serve anew on the socket."""
         self.stop()
+        self.ended = threading.Event()
         server = grpc.server(
             ThreadPoolExecutor(WORKERS, thread_name_prefix=self.resource),
-            handlers=[handler(self.backend)],
+            handlers=[handler(self.backend, self.ended.is_set)],
             options=[("grpc.so_reuseport", 0)],
         )
         try:
@@ -75,10 +81,11 @@ class Endpoint:
         self.server = server
         self.identity = identity(self.socket)
 
-    def stop(self) -> None:
-        """End the service and its streams."""
+    def stop(self, seconds: float = 0.0) -> None:
+        """End the service and its streams; calls that have begun may take so long."""
         if self.server is not None:
-            stopped = self.server.stop(grace=None)
+            self.ended.set()
+            stopped = self.server.stop(seconds or None)
             self.backend.wake()
             stopped.wait()
             self.server = None
@@ -125,7 +132,8 @@ class Kubelet:
                 except BlockingIOError:
                     continue
         for endpoint in self._endpoints.values():
-            endpoint.stop()
+            # What kubelet is not told of is a pod that fails, and a lock that nobody releases.
+            endpoint.stop(ANSWER_SECONDS)
 
     def _watch(self, events: INotify) -> bool:
         """Watch the directory; say whether it could be done.

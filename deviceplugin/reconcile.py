@@ -96,6 +96,8 @@ class Reconciler:
         if starting:
             for pod in known:
                 self._repair(pod, after)
+            task = self._release_left
+            self.errands.add("release a lock that was left", task, nodelock.EXPIRE_SECONDS)
         self.done.set()
         took = time.monotonic() - began
         log.info("ledger and pods agree on %d shares, in %.2f s", len(after), took)
@@ -137,6 +139,21 @@ class Reconciler:
                 self.cluster.patch_pod(pod.namespace, pod.name, pod.uid, phase, deadline)
         held = seen.lock
         if held is not None and (held.namespace, held.pod) == (pod.namespace, pod.name):
+            nodelock.release(self.cluster, self.node, held, seen, deadline)
+
+    def _release_left(self) -> None:
+        """Release the lock of a pod that has all it waits for, or waits no more.
+
+        The process that served it died before it did so.
+        """
+        deadline = Deadline.after(10.0)
+        seen = nodelock.seen(self.cluster.node(self.node, deadline))
+        held = seen.lock
+        if held is None or not held.pod:
+            return
+        document = self.cluster.pod(held.namespace, held.pod, deadline)
+        pod = pods.parse(document) if document is not None else None
+        if pod is None or pod.ended or pod.bind_phase == pods.SUCCESS:
             nodelock.release(self.cluster, self.node, held, seen, deadline)
 
     def _repair(self, pod: Pod, shares: tuple[Share, ...]) -> None:

@@ -41,17 +41,20 @@ class Backend(Protocol):
         """Return the names of the CDI devices for a container; raises AmdCdiError."""
 
 
-def handler(backend: Backend) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return the DevicePlugin service."""
+def handler(backend: Backend, ended: Callable[[], bool]) -> grpc.GenericRpcHandler[Any, Any]:
+    """Return the DevicePlugin service, whose streams end once ``ended``."""
 
     def list_and_watch(
         _: api.Empty, context: grpc.ServicerContext
     ) -> Iterator[api.ListAndWatchResponse]:
+        def cancelled() -> bool:
+            return ended() or not context.is_active()
+
         context.add_callback(backend.wake)
-        while context.is_active():
+        while not cancelled():
             seen, devices = backend.listed()
             yield api.ListAndWatchResponse(devices=devices)
-            backend.await_change(seen, lambda: not context.is_active())
+            backend.await_change(seen, cancelled)
 
     def prefer(request: api.PreferredAllocationRequest) -> api.PreferredAllocationResponse:
         return api.PreferredAllocationResponse(

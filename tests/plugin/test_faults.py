@@ -333,6 +333,32 @@ def test_a_crash_amid_an_allocation_is_cleared_up(tmp_path: Path, short: None) -
         again.watch.stop()
 
 
+def test_a_crash_before_the_lock_is_released_is_cleared_up(tmp_path: Path, short: None) -> None:
+    with rig(tmp_path) as it:
+        it.hami.releases = Errands()  # Nobody runs them, as in a process that died.
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        name = admit(it, document)
+        it.watch.stop()
+        it.server.break_watches()
+        assert it.server.annotations(NODE)["hami.io/mutex.lock"].endswith(",one")
+        again = build(it.root, it.server)
+        await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
+        assert name in again.scene.shares
+        again.watch.stop()
+
+
+def test_the_lock_of_a_pod_that_is_being_bound_is_left_alone(tmp_path: Path, short: None) -> None:
+    with rig(tmp_path) as it:
+        it.watch.stop()
+        it.server.break_watches()
+        bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        again = build(it.root, it.server)
+        assert again.reconciler.done.wait(10)
+        assert again.errands.settle(10)
+        assert it.server.annotations(NODE)["hami.io/mutex.lock"].endswith(",one")
+        again.watch.stop()
+
+
 def test_the_lock_of_a_later_pod_is_not_released_for_an_earlier_one(
     tmp_path: Path, short: None
 ) -> None:

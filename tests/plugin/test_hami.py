@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import grpc
 import pytest
 
 from cdi import cumask
+from tests.plugin.api_server import NO_FAULT, ApiServer, Fault, Request
 from tests.plugin.kubelet_side import KubeletSide
 from tests.plugin.scene import Scene, annotation, await_that, cus_of, lay, plugin, scene
 from tests.plugin.scheduler import NODE, Ask, bind, pod, registered
@@ -515,3 +517,37 @@ def renumbered(source: Path, target: Path) -> None:
         for old, new in (("card3", "card56"), ("renderD131", "renderD184")):
             if (folder / old).exists():
                 (folder / old).rename(folder / new)
+
+
+def test_what_is_being_allocated_is_answered_before_the_plugin_stops(tmp_path: Path) -> None:
+    lay(tmp_path, "mi300x")
+    kubelet, server = KubeletSide(tmp_path / "kubelet"), ApiServer().start()
+    server.add_node(NODE)
+    kubelet.start()
+    patching, answers = threading.Event(), []
+
+    def slow(request: Request) -> Fault:
+        if request.method == "PATCH" and "/pods/" in request.path:
+            patching.set()
+            return Fault(delay=0.5)
+        return NO_FAULT
+
+    try:
+        with plugin(tmp_path, kubelet, server):
+            kubelet.await_devices()
+            await_that(lambda: "hami.io/node-amd-register" in server.annotations(NODE))
+            document = bind(server, "one", [Ask(cores=25, memory=1024)])
+            server.fault = slow
+            asking = threading.Thread(target=lambda: answers.append(kubelet.allocate(["any"])))
+            asking.start()
+            assert patching.wait(10)
+            began = time.monotonic()
+        asking.join(10)
+        assert [device.name for answer in answers for device in answer.cdi_devices] == [
+            f"amd.com/gpu=pod-{document['metadata']['uid']}.main"
+        ]
+        assert "hami.io/mutex.lock" not in server.annotations(NODE)
+        assert time.monotonic() - began < 5
+    finally:
+        kubelet.stop()
+        server.stop()
