@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -19,6 +21,15 @@ MAX_BYTES = 32 << 20
 
 MAX_NODES = 1 << 20
 """Of a document with aliases, written out; a few lines of them can stand for billions."""
+
+TAG = "tag:yaml.org,2002:"
+
+TRUE, FALSE = ("y", "yes", "on", "true"), ("n", "no", "off", "false")
+"""As runtimes read them: also with an initial capital, and in capitals."""
+
+INTEGER = re.compile(r"[-+]?(0|0[xX][0-9a-fA-F]+|0[oO]?[0-7]+|0[bB][01]+|[1-9][0-9]*)")
+OCTAL = re.compile(r"^([-+]?0)(?=[0-7])")
+FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +183,10 @@ def _parse(data: bytes) -> Any:
                 # Raises ValueError for half a character, which is none to YAML either.
                 json.dumps(document, ensure_ascii=False).encode()
             return document
+    return _parse_yaml(data)
+
+
+def _parse_yaml(data: bytes) -> Any:
     # Imported here, as it costs more than all else a command does that never meets a YAML file.
     import yaml
 
@@ -185,11 +200,19 @@ def _parse(data: bytes) -> Any:
         ) -> dict[Hashable, Any]:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             _no_duplicates(keys)
-            mapping = super().construct_mapping(node, deep)
-            if isinstance(name := mapping.get("name"), int):
-                # People leave out the quotes, and runtimes make a string of a number or a boolean.
-                mapping["name"] = json.dumps(name)
-            return mapping
+            self.flatten_mapping(node)
+            node.value = [
+                (key, name(part) if key.value == "name" else part) for key, part in node.value
+            ]
+            return super().construct_mapping(node, deep)
+
+    def name(node: yaml.Node) -> yaml.Node:
+        """Return a name as a string, also where people leave out the quotes."""
+        if not isinstance(node, yaml.ScalarNode) or node.tag == f"{TAG}null":
+            return node
+        if node.tag == f"{TAG}str" and node.style:
+            return node
+        return yaml.ScalarNode(f"{TAG}str", unquoted(node.value), node.start_mark, node.end_mark)
 
     loader = Loader(data)
     try:
@@ -204,6 +227,23 @@ def _parse(data: bytes) -> Any:
         raise ValueError(str(error)) from error
     finally:
         loader.dispose()
+
+
+def unquoted(text: str) -> str:
+    """Return the string that runtimes make of one without quotes, which is not null.
+
+    Their reader takes it by its own rules for a number or a boolean, and those have one spelling.
+    PyYAML has other rules: it takes 1:3 for 63 and 0000:05:00.0 for 300.
+    """
+    for word, spellings in (("true", TRUE), ("false", FALSE)):
+        if text in {one for each in spellings for one in (each, each.capitalize(), each.upper())}:
+            return word
+    number = text if text.startswith(".") else text.replace("_", "")
+    if INTEGER.fullmatch(number):
+        return str(int(OCTAL.sub(r"\1o", number), 0))
+    if FLOAT.fullmatch(number) and math.isfinite(float(number)):
+        return f"{float(number):g}"
+    return text
 
 
 def _size(node: Any, sizes: dict[int, int]) -> int:

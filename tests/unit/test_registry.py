@@ -164,15 +164,35 @@ def test_rivals_are_two_files_of_one_directory(tmp_path: Path) -> None:
     }
 
 
-def test_names_without_quotes_are_what_a_runtime_makes_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("12", "12"),
+        ("00010", "8"),
+        ("08", "8"),
+        ("0o17", "15"),
+        ("0x10", "16"),
+        ("0b11", "3"),
+        ("1_000", "1000"),
+        ("1e3", "1000"),
+        ("1.0", "1"),
+        ("0.5", "0.5"),
+        ("yes", "true"),
+        ("y", "true"),
+        ("1:3", "1:3"),
+        ("0:3", "0:3"),
+        ("0000:05:00.0", "0000:05:00.0"),
+        ("2001-01-01", "2001-01-01"),
+        ("'08'", "08"),
+        ("a", "a"),
+    ],
+)
+def test_a_name_without_quotes_is_what_a_runtime_makes_of_it(
+    tmp_path: Path, written: str, name: str
+) -> None:
     """As seen of podman 4.3.1, whose reader is that of the reference implementation."""
-    device = "- {{name: {}, containerEdits: {{env: [A=1]}}}}\n"
-    names = ["12", "00010", "yes", "a"]
-    text = "cdiVersion: 0.5.0\nkind: amd.com/gpu\ndevices:\n" + "".join(map(device.format, names))
-    (tmp_path / "a.yaml").write_text(text)
-    assert list(registry.load(tmp_path / "a.yaml").devices) == [
-        "amd.com/gpu=12",
-        "amd.com/gpu=8",
-        "amd.com/gpu=true",
-        "amd.com/gpu=a",
-    ]
+    (tmp_path / "a.yaml").write_text(
+        "cdiVersion: 0.5.0\nkind: amd.com/gpu\ndevices:\n"
+        f"- {{name: {written}, containerEdits: {{env: [A=1]}}}}\n"
+    )
+    assert list(registry.load(tmp_path / "a.yaml").devices) == [f"amd.com/gpu={name}"]
