@@ -303,8 +303,12 @@ def _side_by_side(sync: Callable[[T], None], things: Collection[T]) -> None:
     for thing in others:
         ended = _thread.allocate_lock()
         ended.acquire()
-        # Not threading.Thread, whose start waits until the thread runs: longer than a disk takes.
-        _thread.start_new_thread(attempt, (thing, ended))
+        try:
+            # Not threading.Thread, whose start waits until it runs: longer than a disk takes.
+            _thread.start_new_thread(attempt, (thing, ended))
+        except RuntimeError:
+            # There may be no more threads: then one after the other.
+            attempt(thing, ended)
         running.append(ended)
     attempt(first)
     for ended in running:

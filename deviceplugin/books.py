@@ -84,5 +84,9 @@ def settle_behind(task: Callable[[], None]) -> None:
         except AmdCdiError as error:
             log.warning("%s", error)
 
-    # Not threading.Thread, whose start waits until the thread runs.
-    _thread.start_new_thread(settle, ())
+    try:
+        # Not threading.Thread, whose start waits until the thread runs.
+        _thread.start_new_thread(settle, ())
+    except RuntimeError:
+        # There may be no more threads, and the books have been changed.
+        settle()

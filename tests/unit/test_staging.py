@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,39 @@ def test_a_failed_sync_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(AmdCdiError, match=f"cannot write {tmp_path}/[ab]: No space left"):
         staged.commit(at_once)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
+
+
+NO_THREADS = """
+import os, resource, sys
+from pathlib import Path
+from cdi.files import at_once, staging
+from deviceplugin.books import settle_behind
+if os.geteuid() == 0:
+    # The limit does not hold root; what is imported may be closed to others.
+    os.setuid(54321)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+for settle in (at_once, settle_behind):
+    with staging(settle) as staged:
+        for name in "abc":
+            staged.write(Path(name), settle.__name__.encode())
+    assert len(os.listdir("/proc/self/fd")) == int(sys.argv[1])
+"""
+
+
+def test_where_there_are_no_more_threads_it_takes_longer(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    count = "import os; print(len(os.listdir('/proc/self/fd')))"
+    command = [sys.executable, "-c"]
+    bare = subprocess.run([*command, count], capture_output=True, check=True).stdout.strip()
+    done = subprocess.run(
+        [*command, NO_THREADS, bare],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
+        "abc", b"settle_behind"
+    )
