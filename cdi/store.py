@@ -382,10 +382,10 @@ def _stamp(directory: Path) -> int:
     now = time.time_ns()
     try:
         os.utime(directory, ns=(now, now - PAST_NS))
+        return directory.stat().st_mtime_ns
     except OSError:
         # Only its owner may: then it is read anew each time.
         return 0
-    return directory.stat().st_mtime_ns
 
 
 def _is_stale(name: str, keep: set[str]) -> bool:
