@@ -27,9 +27,9 @@ TAG = "tag:yaml.org,2002:"
 TRUE, FALSE = ("y", "yes", "on", "true"), ("n", "no", "off", "false")
 """As runtimes read them: also with an initial capital, and in capitals."""
 
-INTEGER = re.compile(r"[-+]?(0|0[xX][0-9a-fA-F]+|0[oO]?[0-7]+|0[bB][01]+|[1-9][0-9]*)")
-OCTAL = re.compile(r"^([-+]?0)(?=[0-7])")
-FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+INTEGER = r"[-+]?(0|0[xX][0-9a-fA-F]+|0[oO]?[0-7]+|0[bB][01]+|[1-9][0-9]*)"
+OCTAL = r"^([-+]?0)(?=[0-7])"
+FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +239,9 @@ def unquoted(text: str) -> str:
         if text in {one for each in spellings for one in (each, each.capitalize(), each.upper())}:
             return word
     number = text if text.startswith(".") else text.replace("_", "")
-    if INTEGER.fullmatch(number):
-        return str(int(OCTAL.sub(r"\1o", number), 0))
-    if FLOAT.fullmatch(number) and math.isfinite(float(number)):
+    if re.fullmatch(INTEGER, number):
+        return str(int(re.sub(OCTAL, r"\1o", number), 0))
+    if re.fullmatch(FLOAT, number) and math.isfinite(float(number)):
         return f"{float(number):g}"
     return text
 
