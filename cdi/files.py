@@ -105,8 +105,9 @@ def lock(directory: Path, seconds: float = LOCK_SECONDS, name: str = ".") -> Ite
                     f"another process has held the lock of {place} for {seconds:.0f} s",
                     "wait until it has ended and run it again",
                 )
-            # Many may wait: what they do meanwhile is taken from the one that works.
-            time.sleep(0.02)
+            # Many may wait: what they do meanwhile is taken from the one that works. Whoever has
+            # little time looks more often, so that the others do not take all turns.
+            time.sleep(min(0.02, seconds / 1000))
         yield
     finally:
         os.close(descriptor)

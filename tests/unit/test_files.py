@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import stat
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,26 @@ def test_reading_is_bounded_and_takes_regular_files_only(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(PermanentError, match="regular file"):
         read_bounded(tmp_path / "fifo", 10)
+
+
+def hold_again_and_again(directory: Path) -> None:
+    while True:
+        with lock(directory):
+            time.sleep(0.06)
+
+
+def test_who_has_little_time_gets_a_turn_among_many(tmp_path: Path) -> None:
+    """Where all looked equally often, one of 49 would get about one turn in eight in 0.75 s."""
+    fork = multiprocessing.get_context("fork")
+    others = [fork.Process(target=hold_again_and_again, args=(tmp_path,)) for _ in range(48)]
+    for other in others:
+        other.start()
+    got = 0
+    for _ in range(12):
+        time.sleep(0.1)
+        with suppress(TemporaryError), lock(tmp_path, seconds=0.75):
+            got += 1
+    for other in others:
+        other.kill()
+        other.join()
+    assert got >= 5
