@@ -24,8 +24,13 @@ MAX_NODES = 1 << 20
 
 TAG = "tag:yaml.org,2002:"
 
-TRUE, FALSE = ("y", "yes", "on", "true"), ("n", "no", "off", "false")
-"""As runtimes read them: also with an initial capital, and in capitals."""
+BOOLEANS = {
+    spelling: truth
+    for truth, words in (("true", "y yes on true"), ("false", "n no off false"))
+    for word in words.split()
+    for spelling in (word, word.capitalize(), word.upper())
+}
+"""What runtimes take for one, and the spelling they give it."""
 
 INTEGER = r"[-+]?(0|0[xX][0-9a-fA-F]+|0[oO]?[0-7]+|0[bB][01]+|[1-9][0-9]*)"
 OCTAL = r"^([-+]?0)(?=[0-7])"
@@ -235,9 +240,8 @@ def unquoted(text: str) -> str:
     Their reader takes it by its own rules for a number or a boolean, and those have one spelling.
     PyYAML has other rules: it takes 1:3 for 63 and 0000:05:00.0 for 300.
     """
-    for word, spellings in (("true", TRUE), ("false", FALSE)):
-        if text in {one for each in spellings for one in (each, each.capitalize(), each.upper())}:
-            return word
+    if text in BOOLEANS:
+        return BOOLEANS[text]
     number = text if text.startswith(".") else text.replace("_", "")
     if re.fullmatch(INTEGER, number):
         return str(int(re.sub(OCTAL, r"\1o", number), 0))
