@@ -10,14 +10,16 @@ from typing import Any
 
 from cdi import ledger as ledgers
 from cdi import store
-from cdi.errors import AmdCdiError
-from cdi.files import LOCK_SECONDS
+from cdi.errors import AmdCdiError, TemporaryError
 from cdi.ledger import Ledger
 from cdi.memory import Memory
 from cdi.node import Node
 from cdi.options import STRATEGIES, Options
 from cdi.store import Draft, Paths
 from deviceplugin.log import log
+
+WAIT_SECONDS = 0.75
+"""How long others may keep the books: whoever waits keeps allocations waiting as well."""
 
 
 @dataclass(slots=True)
@@ -38,12 +40,15 @@ class Books:
         with self.lock:
             return ledgers.load(self.paths.state_dir, self.memory.ledger)
 
-    def change(self, change: Callable[[Ledger], Ledger], seconds: float = LOCK_SECONDS) -> Draft:
+    def change(self, change: Callable[[Ledger], Ledger], seconds: float = WAIT_SECONDS) -> Draft:
         """Change the ledger and make the spec what it says, or change nothing.
 
-        Waits at most ``seconds`` for other processes. Raises what ``store.update`` does.
+        Waits at most ``seconds`` for this process, and for others. Raises what ``store.update``
+        does.
         """
-        with self.lock:
+        if not self.lock.acquire(timeout=seconds):
+            raise TemporaryError("the books are being changed", "the next attempt may succeed")
+        try:
             made = store.update(
                 self.paths,
                 self.node,
@@ -58,12 +63,14 @@ class Books:
                     log.warning("%s", warning)
             self.told = warnings
             return made
+        finally:
+            self.lock.release()
 
-    def refresh(self, node: Node) -> Draft:
+    def refresh(self, node: Node, seconds: float = WAIT_SECONDS) -> Draft:
         """Make the spec anew from a node that has changed."""
         with self.lock:
             self.node = node
-            return self.change(lambda before: before)
+            return self.change(lambda before: before, seconds)
 
     def _options(self, before: Options) -> Options:
         # A GPU that kubelet was told of by name keeps it, also where its index has changed.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cdi.errors import AmdCdiError
+from cdi.files import LOCK_SECONDS
 from cdi.store import Paths, missing
 from deviceplugin import cluster, devices, health, heap, log
 from deviceplugin.allocate import Allocator, Hami, WholeGpus
@@ -73,7 +74,7 @@ def run(
     inventory = Inventory(options.resource_naming_strategy, options.allocator_policy)
     inventory.become(State(units))
     if node.gpus:
-        for warning in missing(books.refresh(node), paths):
+        for warning in missing(books.refresh(node, LOCK_SECONDS), paths):
             log.log.warning("%s", warning)
     errands, releases, chores = Errands(), Errands(), Errands()
     events = Events(api, errands, options.node_name)
@@ -134,7 +135,7 @@ def run(
         options.pulse,
         changed,
     )
-    look.look()
+    look.look(LOCK_SECONDS)
     loops.append(partial(look.run, stopping))
     for loop in loops:
         threading.Thread(target=loop, daemon=True).start()

@@ -14,7 +14,7 @@ from cdi.names import label
 from cdi.node import Node
 from cdi.watch import gpu_signature
 from deviceplugin import devices, events
-from deviceplugin.books import Books
+from deviceplugin.books import WAIT_SECONDS, Books
 from deviceplugin.devices import Unit
 from deviceplugin.events import Events
 from deviceplugin.inventory import Inventory, State
@@ -107,7 +107,7 @@ class Health:
                     "unexpected %s while looking at the GPUs: %s", type(error).__name__, error
                 )
 
-    def look(self) -> None:
+    def look(self, seconds: float = WAIT_SECONDS) -> None:
         """Take the GPUs as they are now into the inventory, and into the spec if they changed."""
         sysroot = self.books.paths.sysroot
         seen = gpu_signature(sysroot)
@@ -117,7 +117,7 @@ class Health:
             node = read_node(sysroot)
             present = devices.units(node, self.split_count, self.memory_scale)
             if node.gpus:
-                self.books.refresh(node)
+                self.books.refresh(node, seconds)
             self.seen = seen
         faults = faults_of(present, sysroot)
         state = next_state(before, present, faults)

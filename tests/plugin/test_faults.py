@@ -333,6 +333,18 @@ def test_a_crash_amid_an_allocation_is_cleared_up(tmp_path: Path, short: None) -
         again.watch.stop()
 
 
+def test_giving_shares_back_does_not_keep_allocations_from_their_turn(tmp_path: Path) -> None:
+    with rig(tmp_path) as it:
+        name = admit(it, bind(it.server, "one", [Ask(cores=25, memory=1024)]))
+        with lock(it.root / "var/lib/amd-cdi", name=LOCK_FILE):
+            it.server.delete_pod("default", "one")
+            await_that(it.hami.turn.locked)
+            assert it.hami.turn.acquire(timeout=2.5)
+            it.hami.turn.release()
+            assert name in it.scene.shares
+        await_that(lambda: not it.scene.shares)
+
+
 def test_a_crash_before_the_lock_is_released_is_cleared_up(tmp_path: Path, short: None) -> None:
     with rig(tmp_path) as it:
         it.hami.releases = Errands()  # Nobody runs them, as in a process that died.
