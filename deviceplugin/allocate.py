@@ -39,9 +39,6 @@ UNDO_SECONDS = 1.0
 CLEAN_SECONDS = 1.5
 """These add up to less than 10 s, which is what an Allocate takes at most."""
 
-LOCK_SECONDS = 0.75
-"""How long other processes may keep the books."""
-
 
 class Allocator(Protocol):
     """Who answers kubelet."""
@@ -306,7 +303,7 @@ class Hami:
             return ledger.with_share(share)
 
         try:
-            made = self.books.change(add, LOCK_SECONDS)
+            made = self.books.change(add)
         except PermanentError as error:
             raise PermanentError(error.message, "see: amd-cdi share list") from error
         if name not in self.books.memory.pieces:
