@@ -53,6 +53,12 @@ def parse_memory(text: str) -> Amount:
             f"memory is a number above 0 of bytes, MiB, GiB or percent, found {text!r}",
             "give for example 48GiB, 512MiB, 1073741824 or 25%",
         )
+    if not unit and int(digits) < MIB:
+        # Who writes 48 means GiB, and a share of 48 bytes would only fail later, in the container.
+        raise PermanentError(
+            f"a number without a unit is in bytes, and less than 1 MiB is no use, found {text!r}",
+            f"give for example {digits}GiB or {digits}MiB",
+        )
     return Amount(int(digits) * UNITS[unit], percent=False)
 
 

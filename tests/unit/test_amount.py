@@ -39,6 +39,16 @@ def test_memory_that_is_none(text: str) -> None:
         parse_memory(text)
 
 
+@pytest.mark.parametrize("text", ["1", "48", " 48 ", "16384", "1048575"])
+def test_bytes_that_were_meant_to_be_more(text: str) -> None:
+    with pytest.raises(PermanentError, match=f"{text.strip()}GiB or {text.strip()}MiB"):
+        parse_memory(text)
+
+
+def test_bytes_without_a_unit() -> None:
+    assert parse_memory("1048576") == Amount(1 << 20, percent=False)
+
+
 @pytest.mark.parametrize(("text", "value"), [("1", 1), ("100", 100), ("25%", 25), (" 7 ", 7)])
 def test_percent(text: str, value: int) -> None:
     assert parse_percent(text) == Amount(value, percent=True)
