@@ -178,7 +178,8 @@ def remove(
     usage_dir: UsageDir = None,
 ) -> None:
     """Give a share back. A container that still runs with it keeps its limits."""
-    device = names.share_device(name)
+    # `share list` shows devices, which users copy.
+    device = names.share_device(name.removeprefix(f"{spec.KIND}=share-"))
     paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
     node = topology.read_node(paths.sysroot)
     change = store.preview if dry_run else store.update

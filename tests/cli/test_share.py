@@ -294,6 +294,13 @@ def test_more_cus_than_there_are(host: Host) -> None:
     host.share("create", "a", "--gpu", "0", "--cus", "305").failed("from 1 to 304", "found 305")
 
 
+def test_removing_by_the_device_that_the_list_shows(host: Host) -> None:
+    host.share("create", "a", "--gpu", "0").done()
+    device = host.share("list", "--json").done().json[0]["device"]
+    host.share("remove", device).done()
+    assert host.share("list", "--json").done().json == []
+
+
 def test_removing_what_is_not_there(host: Host) -> None:
     host.share("remove", "a").failed("there is no share 'share-a'", "amd-cdi share list")
     assert list(host.folder.iterdir()) == []
