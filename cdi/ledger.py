@@ -100,7 +100,10 @@ def load(state_dir: Path, known: tuple[bytes, Ledger] | None = None) -> Ledger:
 def _restoring(path: Path) -> str:
     previous = path.with_name(f"{path.name}.previous")
     if previous.exists():
-        return f"restore it with: cp {previous} {path}"
+        return (
+            f"restore it with: cp {previous} {path}; "
+            "that is without the last change, which has to be made again"
+        )
     return f"there is no {previous.name} to restore it from: put back a copy of your own"
 
 

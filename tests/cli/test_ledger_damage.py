@@ -50,7 +50,7 @@ def test_every_command_says_it_and_none_writes(used: Host) -> None:
 
 def test_the_hint_restores_it(used: Host) -> None:
     used.ledger_file.write_bytes(b"\0" * 100)
-    hint = used.share("list").failed("is damaged").err
+    hint = used.share("list").failed("is damaged", "without the last change").err
     command = hint.partition("restore it with: ")[2].partition(";")[0]
     subprocess.run(shlex.split(command), check=True)
     # The one before the last change: share b is the one to be created again.
