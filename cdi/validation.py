@@ -35,4 +35,5 @@ def _where(document: object, path: list[str | int]) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:300]} …"
+    # A value comes first and may be long; what is wrong with it comes last.
+    return text if len(text) <= 300 else f"{text[:150]} … {text[-150:]}"

@@ -135,6 +135,13 @@ def test_any_document_gets_findings(document: object) -> None:
     assert list(validation.findings(document))
 
 
+def test_what_is_wrong_shows_behind_a_long_value() -> None:
+    (finding,) = validation.findings("x" * 5000)
+    assert finding.startswith("the spec: 'xxx")
+    assert finding.endswith("is not of type 'object'")
+    assert len(finding) < 350
+
+
 def test_our_schema_takes_no_less_than_the_official_one_asks_for() -> None:
     """Whatever the official schema requires or types, ours does as well."""
     import jsonschema
