@@ -76,10 +76,25 @@ def _compile(interpreter: str, folder: Path, *options: str) -> None:
 
 def main() -> None:
     """Read the command line and install."""
-    parser = argparse.ArgumentParser(prog="python -m ocihook.install", description=install.__doc__)
-    parser.add_argument("--target", type=Path, default=Path("/usr/local/lib/amd-cdi"))
-    parser.add_argument("--zipapp", type=Path, default=None)
-    parser.add_argument("--interpreter", default="/usr/bin/python3")
+    parser = argparse.ArgumentParser(
+        prog="python -m ocihook.install", description="Install the OCI hook."
+    )
+    parser.add_argument(
+        "--target",
+        type=Path,
+        default=Path("/usr/local/lib/amd-cdi"),
+        metavar="DIR",
+        help="Folder of the hook. [%(default)s]",
+    )
+    parser.add_argument(
+        "--zipapp", type=Path, metavar="FILE", help="Write the hook as one zip file as well."
+    )
+    parser.add_argument(
+        "--interpreter",
+        default="/usr/bin/python3",
+        metavar="PATH",
+        help="Python of 3.11 or later on the host, which runs the hook. [%(default)s]",
+    )
     arguments = parser.parse_args()
     try:
         install(arguments.target, arguments.interpreter, arguments.zipapp)
