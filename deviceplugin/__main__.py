@@ -12,7 +12,7 @@ def main() -> None:
     except ImportError as error:
         sys.exit(
             f"amd-device-plugin: error: the packages of the plugin were expected, found {error}; "
-            "install them with: pip install 'amd-cdi[plugin]'"
+            f"in the sources of amd-cdi, run: {sys.executable} -m pip install '.[plugin]'"
         )
     run()
 
