@@ -43,7 +43,7 @@ HINTS = {
     errno.ENOSPC: "free some space and run it again",
     errno.EDQUOT: "free some space and run it again",
     errno.ENOTDIR: "choose a path whose parents are directories",
-    errno.EEXIST: "choose a path whose parents are directories",
+    errno.EEXIST: "choose a path where nothing but a directory is",
     errno.ENOENT: "check the path",
     errno.EISDIR: "choose a file, not a directory",
     errno.ELOOP: "remove the symbolic link, or choose another path",
