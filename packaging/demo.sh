@@ -22,8 +22,13 @@ show() {
 }
 
 show amd-cdi generate
-show amd-cdi share create alice --gpu 0 --cores 25 --memory 25%
-show amd-cdi share create bob --gpu 0 --cores 50 --memory 50%
+gpu=0
+if amd-cdi show amd.com/gpu=0:0 >/dev/null 2>&1; then
+	# A partitioned GPU is shared partition by partition.
+	gpu=0:0
+fi
+show amd-cdi share create alice --gpu "$gpu" --cores 25 --memory 25%
+show amd-cdi share create bob --gpu "$gpu" --cores 50 --memory 50%
 echo
 echo "The generated file, with some devices left out:"
 sed -n '1,20p' "$AMD_CDI_SPEC_DIR/amd.com-gpu.yaml"
