@@ -203,6 +203,8 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         document = ledgers.encode(after, memory.lines)
         keep = {share.name for share in made.shares}
         known, stale = _values_known(paths.values_dir, memory, keep)
+        complete = {_share_of(name) for name in stale if not name.startswith(".")}
+        forgotten = complete - {share.name for share in before.shares}
         with staging(settle) as staged:
             for one in made.held:
                 if known.get(one.name) is not one:
@@ -232,7 +234,12 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
             usage.remove(
                 paths.usage_dir, {name for name in regions if _is_stale(_unstaged(name), keep)}
             )
-    return replace(made, changed=changed)
+    warnings = [
+        f"{name} was made on this node and is not in the ledger, as when an earlier one was "
+        "restored: a container that runs with it keeps CUs and memory that others may get now"
+        for name in sorted(filter(names.is_made, forgotten))
+    ]
+    return replace(made, changed=changed, warnings=(*made.warnings, *warnings))
 
 
 def missing(made: Draft, paths: Paths) -> list[str]:

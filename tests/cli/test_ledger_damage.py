@@ -60,6 +60,17 @@ def test_the_hint_restores_it(used: Host) -> None:
     used.share("create", "b", "--gpu", "0", "--gpu", "1", "--cores", "50", "--memory", "50%").done()
 
 
+def test_a_share_that_a_restored_ledger_lacks_is_named(used: Host) -> None:
+    previous = used.ledger_file.with_name("ledger.json.previous")
+    used.ledger_file.write_bytes(previous.read_bytes())
+    told = used.generate().done().err
+    assert "share-b was made on this node and is not in the ledger" in told
+    assert "share-a" not in told
+    # Its values are gone now, so it is said once; and a share that is removed is no news.
+    assert "was made on this node" not in used.generate().done().err
+    assert "was made on this node" not in used.share("remove", "a").done().err
+
+
 def test_a_lost_ledger_is_not_taken_for_an_empty_one(used: Host) -> None:
     text = used.ledger_file.read_text()
     used.ledger_file.unlink()
