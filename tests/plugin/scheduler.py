@@ -69,11 +69,13 @@ def bind(
         "hami.io/amd-devices-to-allocate": slots,
         "hami.io/amd-devices-allocated": slots,
     }
+    # There is no lock of a pod that does not exist yet.
+    added = server.add_pod(document)
     if lock:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         text = lock_text if lock_text is not None else f"{stamp},{namespace},{name}"
         server.annotate_node(NODE, {"hami.io/mutex.lock": text})
-    return server.add_pod(document)
+    return added
 
 
 def pod(name: str, asks: list[Ask], *, namespace: str = "default", uid: str = "") -> Json:
