@@ -144,13 +144,7 @@ def preview(
 ) -> Draft:
     """Return what ``update`` would make, without writing anything."""
     before = ledgers.load(paths.state_dir)
-    after = change(before)
-    _require_ours(paths.spec_dir / after.options.file, before)
-    own_files = frozenset({before.options.file, after.options.file})
-    _require_ledger(paths, own_files)
-    made = draft(node, after, paths, own_files, Memory())
-    _require_offer(made, offering)
-    return made
+    return _checked(paths, node, before, change(before), Memory(), offering)
 
 
 def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
@@ -194,11 +188,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         after = change(before)
         old_spec = paths.spec_dir / before.options.file
         new_spec = paths.spec_dir / after.options.file
-        _require_ours(new_spec, before)
-        own_files = frozenset({old_spec.name, new_spec.name})
-        _require_ledger(paths, own_files)
-        made = draft(node, after, paths, own_files, memory)
-        _require_offer(made, offering)
+        made = _checked(paths, node, before, after, memory, offering)
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
         keep = {share.name for share in made.shares}
@@ -280,6 +270,18 @@ def export(target: Path, data: bytes) -> bool:
             )
     with lock(target.parent), staging() as staged:
         return staged.write(target, data)
+
+
+def _checked(  # noqa: PLR0913, PLR0917 -- what is changed where, and from what to what
+    paths: Paths, node: Node, before: Ledger, after: Ledger, memory: Memory, offering: str
+) -> Draft:
+    """Return what a change of the ledger comes to; raises PermanentError if it may not be made."""
+    _require_ours(paths.spec_dir / after.options.file, before)
+    own_files = frozenset({before.options.file, after.options.file})
+    _require_ledger(paths, own_files)
+    made = draft(node, after, paths, own_files, memory)
+    _require_offer(made, offering)
+    return made
 
 
 def _require_ours(target: Path, before: Ledger) -> None:
