@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from cdi.memory import Memory
 from cdi.node import Node
 from cdi.options import Options
 from cdi.store import Paths
+from tests import need
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +145,9 @@ def test_what_a_killed_process_left_of_a_living_share_goes(node: Node, tmp_path:
     assert names_in(place.values_dir) == {"share-0.conf", "share-0.args", ".somebody.new"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 def test_a_clock_that_stands_hides_nothing(node: Node, tmp_path: Path) -> None:
     """A ramfs has the kernel's coarse clock, as other filesystems had before Linux 6.13."""
+    need.superuser("mounting")
     place = paths(tmp_path / "ram")
     place.sysroot.mkdir()
     subprocess.run(["mount", "-t", "ramfs", "ramfs", place.sysroot], check=True)
