@@ -160,9 +160,10 @@ class Staging:
         The file gets mode 0644, whatever the umask: rootless podman has to read specs.
         """
         try:
-            if _unchanged(target, data):
-                return False
             temporary = _beside(target)
+            if _unchanged(target, data):
+                temporary.unlink(missing_ok=True)
+                return False
             try:
                 descriptor = os.open(temporary, NEW, 0o600)
             except FileExistsError:

@@ -1,8 +1,8 @@
 """What a process that stays keeps of its updates, so that one more share costs one share.
 
 Nothing but what was derived from shares, nodes and options, which are compared before it is used
-again. The ledger's bytes and other specs are looked at each time, and the shares' values when their
-directory has changed.
+again. The ledger's bytes, the spec of the GPUs and other specs are looked at each time, and the
+files of a share when their directories have changed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,21 @@ class Memory:
     """What ``offers`` were made from, besides their shares."""
     offers: spec.Offers = field(default_factory=spec.Offers)
     format: str = ""
+    devices: tuple[Device, ...] = ()
+    """Those of the spec of the GPUs."""
+    text: bytes = b""
+    """Its text."""
     pieces: dict[str, Piece] = field(default_factory=dict)
-    values: dict[str, spec.Held | None] = field(default_factory=dict)
-    """The shares whose values this process wrote or compared; None for what needs or has none."""
-    stamp: int = 0
-    """When the directory of values was changed last, in ns: at another time it is read anew."""
+    """The parts of its text, by device."""
+    written: frozenset[spec.Offer] = frozenset()
+    """Those whose files this process wrote or compared."""
+    living: frozenset[str] = frozenset()
+    """The shares that there were, offered or not."""
+    listed: frozenset[str] | None = None
+    """What lies in the spec directory."""
+    stamps: tuple[int, ...] = ()
+    """When the directories of the shares' files were changed last, in ns: at other times they are
+    read anew."""
 
     def offers_for(self, basis: object) -> spec.Offers:
         """Return the offers that were made from this basis, and shall be."""
@@ -52,37 +62,54 @@ class Memory:
             self.basis = basis
         return self.offers
 
-    def forget(self, living: set[str]) -> None:
-        """Drop what was kept of shares that are gone."""
-        for kept in (self.lines, self.offers.shares, self.values):
-            for name in kept.keys() - living:
-                del kept[name]
+    def keep(self, offers: Iterable[spec.Offer], living: frozenset[str]) -> None:
+        """Remember the files of these, and drop what was kept of shares that are gone."""
+        self.written = frozenset(offers)
+        if not self.living <= living:
+            for kept in (self.lines, self.offers.shares):
+                for name in kept.keys() - living:
+                    del kept[name]
+        self.living = living
 
-    def assemble(self, devices: Iterable[Device], form: str) -> tuple[Spec, bytes]:
-        """Return the spec of these devices and its text; only new ones are checked and written out.
+    def text_of(self, devices: tuple[Device, ...], form: str) -> bytes:
+        """Return the spec of these devices; only new ones are checked and written out.
 
-        Raises PermanentError if a runtime would refuse the spec.
+        Raises PermanentError if a runtime would refuse it.
         """
-        assembled = spec.assemble(())
-        assembled["devices"] += devices
+        if (form, devices) == (self.format, self.devices):
+            return self.text
         known = self.pieces if form == self.format else {}
-        names = [device["name"] for device in assembled["devices"]]
+        names = [device["name"] for device in devices]
         new = [
             device
-            for name, device in zip(names, assembled["devices"], strict=True)
+            for name, device in zip(names, devices, strict=True)
             if (piece := known.get(name)) is None
             or (piece.device is not device and piece.device != device)
         ]
         made = {device["name"]: _piece(device, form) for device in new}
         pieces = {name: made.get(name) or known[name] for name in names}
+        assembled = spec.assemble(())
         versions = {piece.version for piece in pieces.values()} | {assembled["cdiVersion"]}
         assembled["cdiVersion"] = max(versions, key=cdiversion.KNOWN.index)
         if len(pieces) < len(names):
-            new = assembled["devices"]
-        for finding in rules.findings({**assembled, "devices": new or assembled["devices"][:1]}):
-            raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")
-        self.format, self.pieces = form, pieces
-        return assembled, spectext.join(assembled, [piece.text for piece in pieces.values()], form)
+            new = list(devices)
+        require_valid({**assembled, "devices": new or list(devices[:1])})
+        text = spectext.join(assembled, [piece.text for piece in pieces.values()], form)
+        self.format, self.devices, self.text, self.pieces = form, devices, text, pieces
+        return text
+
+
+def alone(device: Device, form: str) -> bytes:
+    """Return a spec of nothing but this device; raises PermanentError if a runtime refuses it."""
+    made = spec.assemble((device,))
+    require_valid(made)
+    return spectext.encode(made, form)
+
+
+def require_valid(made: Spec) -> None:
+    """Raise PermanentError if a runtime would refuse the spec."""
+    for finding in rules.findings(made):
+        raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")
 
 
 def _piece(device: Device, form: str) -> Piece:

@@ -61,9 +61,33 @@ def is_made(name: str) -> bool:
     return name.startswith("share-")
 
 
+def is_of_pod(name: str) -> bool:
+    """Whether a share is one of a pod's container, which lives as long as the pod."""
+    return name.startswith("pod-")
+
+
 def is_share(name: str) -> bool:
     """Whether a share may be called so: one made by command, of a pod, or of equal parts."""
     gpu, _, place = name.rpartition("-")
     part, _, parts = place.partition("of")
     is_part = bool(gpu) and part.isdecimal() and parts.isdecimal()
-    return is_device(name) and (is_made(name) or name.startswith("pod-") or is_part)
+    return is_device(name) and (is_made(name) or is_of_pod(name) or is_part)
+
+
+def spec_file(main: str, share: str) -> str:
+    """Return the file that the device of a share stands in; ``main`` is that of the GPUs.
+
+    A pod's share comes and goes with the pod, and has one of its own, called as CDI's library calls
+    transient specs: ``<vendor>-<class>_<id>``.
+    """
+    if not is_of_pod(share):
+        return main
+    stem, dot, suffix = main.rpartition(".")
+    return f"{stem}_{share}{dot}{suffix}"
+
+
+def is_pod_spec(main: str, file: str) -> bool:
+    """Whether a file is called as that of a pod's share beside the one of the GPUs."""
+    stem, dot, suffix = main.rpartition(".")
+    share = file.removeprefix(f"{stem}_").removesuffix(dot + suffix)
+    return is_of_pod(share) and is_share(share) and file == spec_file(main, share)

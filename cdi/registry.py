@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, cast
 
+from cdi import names
 from cdi.edits import ContainerEdits, Device, Spec, merge
 from cdi.errors import AmdCdiError, PermanentError
-from cdi.files import os_error, read_bounded
+from cdi.files import names_in, os_error, read_bounded
 
 MAX_BYTES = 32 << 20
 """Far above a spec of 5,000 shares (about 7 MiB); parsing more would take minutes."""
@@ -50,23 +50,24 @@ class Entry:
         return {f"{self.spec['kind']}={dev['name']}": dev for dev in self.spec["devices"]}
 
 
-def paths_in(directory: Path) -> list[Path]:
-    """Return the files that a runtime reads as specs, in order of name; none if it is missing.
+def files_in(directory: Path) -> frozenset[str]:
+    """Return the names of all that lies in a spec directory; none if it is missing."""
+    try:
+        return frozenset(names_in(directory))
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise os_error("read the spec directory", directory, error) from error
+
+
+def paths_in(directory: Path, files: Iterable[str] | None = None) -> list[Path]:
+    """Return the files that a runtime reads as specs, of these names or of all, in their order.
 
     Runtimes do not look into directories, whatever these are called.
     """
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(
-                directory / entry.name
-                for entry in entries
-                if entry.name.endswith((".yaml", ".json"))
-                and not entry.is_dir(follow_symlinks=False)
-            )
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise os_error("read the spec directory", directory, error) from error
+    found = files_in(directory) if files is None else files
+    paths = [directory / name for name in sorted(found) if name.endswith((".yaml", ".json"))]
+    return [path for path in paths if path.is_symlink() or not path.is_dir()]
 
 
 def parse(path: Path) -> Any:
@@ -108,6 +109,16 @@ def load(path: Path) -> Entry:
             f"see: amd-cdi validate {path}",
         )
     return Entry(path, cast("Spec", document))
+
+
+def load_node(path: Path) -> Spec:
+    """Return the spec of a node's GPUs and those of pods' shares beside it, as one.
+
+    Raises PermanentError if one of them cannot be read.
+    """
+    found = [name for name in files_in(path.parent) if names.is_pod_spec(path.name, name)]
+    specs = [load(one).spec for one in (path, *paths_in(path.parent, found))]
+    return {**specs[0], "devices": [device for spec in specs for device in spec["devices"]]}
 
 
 def load_all(directories: Iterable[Path]) -> tuple[list[Entry], list[str]]:

@@ -11,14 +11,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cdi import cdiversion, cumask
 from cdi.edits import ContainerEdits, Device, DeviceNode, Hook, Mount, Spec
 from cdi.errors import PermanentError
-from cdi.names import gpu_names, partition_names
+from cdi.names import gpu_names, partition_names, spec_file
 from cdi.node import Node, Partition
 from cdi.options import Options
 from cdi.share import Grant, Share, resolve
@@ -71,14 +71,16 @@ class Held:
         return "".join(f"{argument}\n" for argument in self.hook["args"][1:]).encode()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A share as a device."""
+    """A share as a device, as it was rendered once: another rendering is another offer."""
 
     share: Share
     claims: tuple[tuple[tuple[str, int], int], ...]
     """Its CUs by PCI address and partition."""
     device: Device
+    file: str
+    """Name of the spec that the device stands in."""
     held: Held | None
     """None if there is nothing to hold it to, as it is all of its GPUs."""
 
@@ -88,17 +90,52 @@ class Offers:
     """What was rendered from a node, options and paths."""
 
     gpus: tuple[Device, ...] = ()
-    """GPUs and partitions, none if they have not been rendered."""
+    """GPUs and partitions, and last all of them; none if they have not been rendered."""
     shares: dict[str, Offer] = field(default_factory=dict)
+    beside: frozenset[Offer] = frozenset()
+    """Some that can be had beside each other."""
+    claimed: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The CUs of these, by PCI address and partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What a node offers."""
+    """What a node offers, in a stable order: GPUs, partitions, shares, ``all``."""
 
-    devices: tuple[Device, ...]
-    held: tuple[Held, ...]
+    gpus: tuple[Device, ...]
+    offers: tuple[Offer, ...]
+    every: tuple[Device, ...]
+    """``all``, unless it was left out."""
     warnings: tuple[str, ...]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices."""
+        return (*self.gpus, *[offer.device for offer in self.offers], *self.every)
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """The shares that are held to something."""
+        return tuple([offer.held for offer in self.offers if offer.held is not None])
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the specs that shares stand in."""
+        return {offer.file for offer in self.offers}
+
+    def static(self, file: str) -> tuple[Device, ...]:
+        """Return the devices that stand in one spec with the GPUs, which has this name."""
+        shares = [offer.device for offer in self.offers if offer.file == file]
+        return (*self.gpus, *shares, *self.every)
+
+    def without(self, names: Collection[str]) -> Rendering:
+        """Return the rendering without the devices of these names."""
+        return replace(
+            self,
+            gpus=tuple(device for device in self.gpus if device["name"] not in names),
+            offers=tuple(offer for offer in self.offers if offer.share.name not in names),
+            every=tuple(device for device in self.every if device["name"] not in names),
+        )
 
 
 def render(
@@ -108,7 +145,7 @@ def render(
     host_paths: HostPaths,
     offers: Offers | None = None,
 ) -> Rendering:
-    """Return every device of a node in a stable order: GPUs, partitions, shares, ``all``.
+    """Return every device of a node.
 
     A share that cannot be enforced on the node as it is now, or whose CUs another share has, is
     left out with a warning: a container that asks for it does not start. ``offers`` has what was
@@ -124,26 +161,57 @@ def render(
     *gpu_devices, every = offers.gpus = offers.gpus or _gpu_devices(node, options)
     gpus = {gpu.pci: gpu for gpu in node.gpus}
     known = offers.shares
-    claimed: dict[tuple[str, int], int] = {}
     made: list[Offer] = []
     for share in shares:
         offer = known.get(share.name)
-        try:
-            if offer is None or (offer.share is not share and offer.share != share):
+        if offer is None or (offer.share is not share and offer.share != share):
+            try:
                 offer = _offer(share, resolve(share, gpus), options, host_paths)
-                known[share.name] = offer
-            for place, cus in offer.claims:
-                if claimed.get(place, 0) & cus:
-                    _require_turns(share, [other.share for other in made])
-        except PermanentError as error:
-            warnings.append(f"left out: {error}")
-            continue
-        for place, cus in offer.claims:
-            claimed[place] = claimed.get(place, 0) | cus
+            except PermanentError as error:
+                warnings.append(f"left out: {error}")
+                continue
+            known[share.name] = offer
         made.append(offer)
-    devices = (*gpu_devices, *[offer.device for offer in made], every)
-    held = tuple([offer.held for offer in made if offer.held is not None])
-    return Rendering(devices, held, tuple(warnings))
+    made, conflicts = _beside_each_other(made, offers)
+    warnings += [f"left out: {conflict}" for conflict in conflicts]
+    return Rendering(tuple(gpu_devices), tuple(made), (every,), tuple(warnings))
+
+
+def _beside_each_other(made: list[Offer], offers: Offers) -> tuple[list[Offer], list[str]]:
+    """Return those that can be had beside the ones before them, and why the others cannot.
+
+    Where all can, only those are looked at that are new since the last time.
+    """
+    new = set(made) - offers.beside
+    if len(made) == len(offers.beside) + len(new) and all(
+        _claim(offer, offers.claimed) for offer in new
+    ):
+        offers.beside |= new
+        return made, []
+    kept: list[Offer] = []
+    conflicts: list[str] = []
+    claimed: dict[tuple[str, int], int] = {}
+    for offer in made:
+        if not _claim(offer, claimed):
+            try:
+                _require_turns(offer.share, [other.share for other in kept])
+            except PermanentError as error:
+                conflicts.append(str(error))
+                continue
+            for place, cus in offer.claims:
+                claimed[place] = claimed.get(place, 0) | cus
+        kept.append(offer)
+    offers.beside, offers.claimed = frozenset(kept), claimed
+    return kept, conflicts
+
+
+def _claim(offer: Offer, claimed: dict[tuple[str, int], int]) -> bool:
+    """Claim the CUs of an offer if nobody has one of them; say whether it is so."""
+    if any(claimed.get(place, 0) & cus for place, cus in offer.claims):
+        return False
+    for place, cus in offer.claims:
+        claimed[place] = claimed.get(place, 0) | cus
+    return True
 
 
 def _gpu_devices(node: Node, options: Options) -> tuple[Device, ...]:
@@ -164,16 +232,17 @@ def _offer(share: Share, grants: Sequence[Grant], options: Options, host_paths: 
     claims = tuple(((one.pci, one.partition), one.cus) for one in share.slices)
     visible = _visibility(grants)
     edits: ContainerEdits = {"deviceNodes": _nodes([grant.partition for grant in grants])}
+    file = spec_file(options.file, share.name)
     if all(grant.whole for grant in grants) and not share.oversubscribed:
         whole: ContainerEdits = {**edits, "env": visible}
-        return Offer(share, claims, {"name": share.name, "containerEdits": whole}, None)
+        return Offer(share, claims, {"name": share.name, "containerEdits": whole}, file, None)
     env = [*visible, *_limits(share, grants), f"LD_AUDIT={CONTAINER_LIBRARY}"]
     if host_paths.usage_dir:
         env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
     hook = _hook(share.name, grants, options, host_paths)
     held = Held(share.name, tuple(env), hook, len(grants))
     edits |= _enforcement(held, options, host_paths)
-    return Offer(share, claims, {"name": share.name, "containerEdits": edits}, held)
+    return Offer(share, claims, {"name": share.name, "containerEdits": edits}, file, held)
 
 
 def assemble(devices: Sequence[Device]) -> Spec:

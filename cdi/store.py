@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cdi import ledger as ledgers
-from cdi import names, planner, registry, spec, usage
-from cdi.edits import Device, Spec
+from cdi import names, planner, registry, spec, spectext, usage
+from cdi.edits import Spec
 from cdi.errors import AmdCdiError, PermanentError
 from cdi.files import (
     LOCK_SECONDS,
@@ -22,7 +22,7 @@ from cdi.files import (
     staging,
 )
 from cdi.ledger import Ledger
-from cdi.memory import Memory
+from cdi.memory import Memory, alone
 from cdi.node import Node
 from cdi.share import Share
 
@@ -72,19 +72,35 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What the spec of a node comes to, before anything is written."""
+    """What the specs of a node come to, before anything is written."""
 
     path: Path
-    """Where it goes, or went."""
+    """Where that of the GPUs goes, or went."""
     ledger: Ledger
     shares: tuple[Share, ...]
     """All that the node offers, also those that cannot be had right now."""
-    document: Spec
-    text: bytes
-    held: tuple[spec.Held, ...]
+    rendering: spec.Rendering
+    fresh: tuple[spec.Offer, ...]
+    """Offers whose files have to be written, or compared."""
+    files: Mapping[str, bytes]
+    """Specs that have to be written, or compared, by name."""
+    stale: frozenset[str]
+    """Specs of ours that have to go."""
+    listed: frozenset[str]
+    """What lies in the spec directory now."""
     warnings: tuple[str, ...]
     changed: bool = False
-    """Whether the file was another one before."""
+    """Whether a spec was another one before."""
+
+    @property
+    def document(self) -> Spec:
+        """All that the node offers, as one spec."""
+        return spec.assemble(self.rendering.devices)
+
+    @property
+    def text(self) -> bytes:
+        """All that the node offers, as the text of one file."""
+        return spectext.encode(self.document, self.ledger.options.format)
 
 
 def offered(node: Node, ledger: Ledger) -> tuple[Share, ...]:
@@ -99,43 +115,64 @@ def offered(node: Node, ledger: Ledger) -> tuple[Share, ...]:
 def draft(
     node: Node, ledger: Ledger, paths: Paths, own_files: frozenset[str], memory: Memory
 ) -> Draft:
-    """Return the spec of a node beside the other specs in the directory.
+    """Return the specs of a node beside the others in the directory.
 
-    ``own_files`` are names in the spec directory that are ours, so that they conflict with
-    nothing. Raises PermanentError if another file there cannot be read, as its names might
-    collide, or if nothing is left to offer.
+    ``own_files`` are the specs of GPUs that are ours, now and before, so that they and the specs of
+    pods beside them conflict with nothing. Raises PermanentError if another file there cannot be
+    read, as its names might collide, or if nothing is left to offer.
     """
+    options = ledger.options
     shares = offered(node, ledger)
     host_paths = paths.host_paths
-    offers = memory.offers_for((node, ledger.options, host_paths))
-    rendering = spec.render(node, shares, ledger.options, host_paths, offers)
+    offers = memory.offers_for((node, options, host_paths))
+    rendering = spec.render(node, shares, options, host_paths, offers)
+    listed = memory.listed if memory.listed is not None else registry.files_in(paths.spec_dir)
+    ours = rendering.files | own_files
+    left = {name for name in listed - ours if _is_left(_unstaged(name), own_files)}
     others = [
-        registry.load(path)
-        for path in registry.paths_in(paths.spec_dir)
-        if path.name not in own_files
+        registry.load(path) for path in registry.paths_in(paths.spec_dir, listed - ours - left)
     ]
-    devices, collisions = _without_collisions(rendering.devices, others)
-    if collisions and ledger.options.on_conflict == "fail":
+    offering, collisions = _without_collisions(rendering, others)
+    if collisions and options.on_conflict == "fail":
         raise PermanentError(
             "; ".join(collisions), "remove the other file, or use --on-conflict omit"
         )
-    if not devices:
+    static = offering.static(options.file)
+    if not static:
         raise PermanentError(
             "other specs have all names that this node's devices would get: "
             + "; ".join(collisions),
             "remove one of those files",
         )
-    warnings = [f"left out: {collision}" for collision in collisions]
-    assembled, text = memory.assemble(devices, ledger.options.format)
+    present = offering.files | {options.file}
+    missing_files = present - listed
+    fresh = [
+        offer
+        for offer in offering.offers
+        if offer not in memory.written or offer.file in missing_files
+    ]
+    files = {options.file: memory.text_of(static, options.format)}
+    files |= {
+        offer.file: alone(offer.device, options.format)
+        for offer in fresh
+        if offer.file != options.file
+    }
     left_out = _partitions_without_splits(node, ledger)
     return Draft(
-        paths.spec_dir / ledger.options.file,
+        paths.spec_dir / options.file,
         ledger,
         shares,
-        assembled,
-        text,
-        rendering.held,
-        (*node.warnings, *rendering.warnings, *left_out, *warnings),
+        offering,
+        tuple(fresh),
+        files,
+        (listed & ours) - present | {name for name in left if _unstaged(name) not in present},
+        listed,
+        (
+            *node.warnings,
+            *rendering.warnings,
+            *left_out,
+            *[f"left out: {collision}" for collision in collisions],
+        ),
     )
 
 
@@ -169,12 +206,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     """
     stays = memory is not None
     memory = memory or Memory()
-    if paths.state_dir.resolve() == paths.spec_dir.resolve():
-        raise PermanentError(
-            f"{paths.spec_dir} is both the state and the spec directory, where runtimes would "
-            "read the ledger as a spec",
-            "give another --state-dir",
-        )
+    _require_apart(paths)
     if not paths.state_dir.is_dir():
         # Directories are made for what will succeed.
         preview(paths, node, change, offering=offering)
@@ -186,55 +218,56 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     ):
         before = ledgers.load(paths.state_dir, memory.ledger)
         after = change(before)
-        old_spec = paths.spec_dir / before.options.file
-        new_spec = paths.spec_dir / after.options.file
+        untouched = memory.stamps == _stamps(paths)
+        if not untouched:
+            memory.written = frozenset()
+            memory.listed = None
         made = _checked(paths, node, before, after, memory, offering)
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
-        keep = {share.name for share in made.shares}
-        known, stale = _values_known(paths.values_dir, memory, keep)
+        living = frozenset([share.name for share in made.shares])
+        stale = _stale_values(paths.values_dir, memory.living if untouched else None, living)
         complete = {_share_of(name) for name in stale if not name.startswith(".")}
         forgotten = complete - {share.name for share in before.shares}
         with staging(settle) as staged:
-            for one in made.held:
-                if known.get(one.name) is not one:
-                    staged.write(paths.values_dir / f"{one.name}.conf", one.values)
-                    staged.write(paths.values_dir / f"{one.name}.args", one.arguments)
-            # Before the ledger names the new one: of two, runtimes would use neither.
-            staged.remove({old_spec} - {new_spec})
+            for offer in made.fresh:
+                if (held := offer.held) is not None:
+                    staged.write(paths.values_dir / f"{held.name}.conf", held.values)
+                    staged.write(paths.values_dir / f"{held.name}.args", held.arguments)
+            # Before there are new ones: of two with one device, runtimes would use neither.
+            staged.remove([paths.spec_dir / name for name in made.stale])
             if after != before:
                 previous = ledger_path.with_name(f"{ledger_path.name}.previous")
                 staged.keep(ledger_path, previous)
             staged.write(ledger_path, document)
-            changed = staged.write(new_spec, made.text)
+            written = [
+                staged.write(paths.spec_dir / name, text) for name, text in made.files.items()
+            ]
             if usage.bounded(paths.usage_dir):
-                usage.lay(paths.usage_dir, {held.name: held.gpus for held in made.held})
+                usage.lay(paths.usage_dir, {held.name: held.gpus for held in made.rendering.held})
         memory.ledger = (document, after)
-        memory.values = {
-            **dict.fromkeys(keep),
-            **known,
-            **{held.name: held for held in made.held},
-        }
-        memory.forget(keep)
+        memory.keep(made.rendering.offers, living)
+        memory.listed = made.listed - made.stale | made.files.keys()
         usage.remove(paths.values_dir, stale)
         if stays:
-            memory.stamp = _stamp(paths.values_dir)
+            memory.stamps = _stamp(paths)
         if usage.bounded(paths.usage_dir):
-            regions = names_in(paths.usage_dir) - keep
+            regions = names_in(paths.usage_dir) - living
             usage.remove(
-                paths.usage_dir, {name for name in regions if _is_stale(_unstaged(name), keep)}
+                paths.usage_dir, {name for name in regions if _is_stale(_unstaged(name), living)}
             )
     warnings = [
         f"{name} was made on this node and is not in the ledger, as when an earlier one was "
         "restored: a container that runs with it keeps CUs and memory that others may get now"
         for name in sorted(filter(names.is_made, forgotten))
     ]
+    changed = any(written) or bool(made.stale)
     return replace(made, changed=changed, warnings=(*made.warnings, *warnings))
 
 
 def missing(made: Draft, paths: Paths) -> list[str]:
     """Say what containers of shares need and the host has not."""
-    if not made.held:
+    if not made.rendering.held:
         return []
     options = made.ledger.options
     lacking = [
@@ -284,6 +317,20 @@ def _checked(  # noqa: PLR0913, PLR0917 -- what is changed where, and from what 
     return made
 
 
+def _require_apart(paths: Paths) -> None:
+    """Raise PermanentError if the ledger would lie where runtimes read specs."""
+    try:
+        same = paths.state_dir.samefile(paths.spec_dir)
+    except OSError:
+        same = paths.state_dir.resolve() == paths.spec_dir.resolve()
+    if same:
+        raise PermanentError(
+            f"{paths.spec_dir} is both the state and the spec directory, where runtimes would "
+            "read the ledger as a spec",
+            "give another --state-dir",
+        )
+
+
 def _require_ours(target: Path, before: Ledger) -> None:
     """Raise PermanentError if a spec that is not the earlier one is of another kind."""
     if target.name == before.options.file or not target.exists():
@@ -324,27 +371,28 @@ def _require_ledger(paths: Paths, own_files: Iterable[str]) -> None:
 
 def _require_offer(made: Draft, name: str) -> None:
     """Raise PermanentError if a device, if one is named, is left out."""
-    if name and all(device["name"] != name for device in made.document["devices"]):
+    if name and all(device["name"] != name for device in made.rendering.devices):
         reasons = [line for line in made.warnings if name in line]
         raise PermanentError(f"{spec.KIND}={name} cannot be offered: {'; '.join(reasons)}")
 
 
 def _without_collisions(
-    devices: tuple[Device, ...], others: list[registry.Entry]
-) -> tuple[list[Device], list[str]]:
-    """Return the devices whose names no other spec has, and a line for each of the others."""
-    owners = {name: entry.path for entry in others for name in entry.devices}
+    rendering: spec.Rendering, others: list[registry.Entry]
+) -> tuple[spec.Rendering, list[str]]:
+    """Return the devices whose names no other spec has, and a line for each spec that has some."""
+    owners = {
+        device["name"]: entry.path
+        for entry in others
+        if entry.spec["kind"] == spec.KIND
+        for device in entry.spec["devices"]
+    }
     if not owners:
-        return list(devices), []
-    kept = []
+        return rendering, []
     collisions: dict[Path, list[str]] = {}
-    for device in devices:
-        owner = owners.get(f"{spec.KIND}={device['name']}")
-        if owner is None:
-            kept.append(device)
-        else:
+    for device in rendering.devices:
+        if (owner := owners.get(device["name"])) is not None:
             collisions.setdefault(owner, []).append(device["name"])
-    return kept, [
+    return rendering.without(owners.keys()), [
         f"{path} already has the {spec.KIND} devices {', '.join(names)}, and runtimes use neither "
         "of two that have the same name"
         for path, names in collisions.items()
@@ -366,40 +414,49 @@ def _partitions_without_splits(node: Node, ledger: Ledger) -> list[str]:
     ]
 
 
-def _values_known(
-    directory: Path, memory: Memory, keep: set[str]
-) -> tuple[dict[str, spec.Held | None], set[str]]:
-    """Return the shares whose values need no look, and the files of shares that are gone."""
-    if directory.stat().st_mtime_ns != memory.stamp:
-        found = names_in(directory)
-        return {}, {
-            name
-            for name in found
-            # What was not put in its place is of a process that died, as we have the lock.
-            if _is_stale(_share_of(name), keep if _unstaged(name) == name else set())
-        }
-    gone = memory.values.keys() - keep
-    return memory.values, {f"{name}{suffix}" for name in gone for suffix in (".conf", ".args")}
+def _stale_values(
+    directory: Path, known: frozenset[str] | None, living: frozenset[str]
+) -> set[str]:
+    """Return the files of values whose shares are gone; ``known`` has those that have some."""
+    if known is not None:
+        return {f"{name}{suffix}" for name in known - living for suffix in (".conf", ".args")}
+    return {
+        name
+        for name in names_in(directory)
+        # What was not put in its place is of a process that died, as we have the lock.
+        if _is_stale(_share_of(name), living if _unstaged(name) == name else frozenset())
+    }
 
 
-def _stamp(directory: Path) -> int:
-    """Return a time of change that a directory has until another process changes it.
+def _stamps(paths: Paths) -> tuple[int, ...]:
+    """Return when the directories with files of shares were changed last."""
+    return tuple(directory.stat().st_mtime_ns for directory in (paths.values_dir, paths.spec_dir))
+
+
+def _stamp(paths: Paths) -> tuple[int, ...]:
+    """Return times of change that the directories have until another process changes them.
 
     The clock of filesystems may stand for several milliseconds, in which another process changes
     as much as this one. Seconds that are past come from no clock.
     """
     now = time.time_ns()
     try:
-        os.utime(directory, ns=(now, now - PAST_NS))
-        return directory.stat().st_mtime_ns
+        for directory in (paths.values_dir, paths.spec_dir):
+            os.utime(directory, ns=(now, now - PAST_NS))
+        return _stamps(paths)
     except OSError:
-        # Only its owner may: then it is read anew each time.
-        return 0
+        # Only its owner may: then they are read anew each time.
+        return ()
 
 
-def _is_stale(name: str, keep: set[str]) -> bool:
+def _is_stale(name: str, keep: frozenset[str]) -> bool:
     """Whether a file is of a share that is gone; whatever else lies there is somebody's."""
     return names.is_share(name) and name not in keep
+
+
+def _is_left(name: str, own_files: Collection[str]) -> bool:
+    """Whether a spec is one of ours that nobody needs: of a pod that is gone, or staged once."""
+    return name in own_files or any(names.is_pod_spec(file, name) for file in own_files)
 
 
 def _share_of(name: str) -> str:

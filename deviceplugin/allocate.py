@@ -306,7 +306,7 @@ class Hami:
             made = self.books.change(add)
         except PermanentError as error:
             raise PermanentError(error.message, "see: amd-cdi share list") from error
-        if name not in self.books.memory.pieces:
+        if all(offer.share.name != name for offer in made.rendering.offers):
             self._undo(name)
             raise PermanentError(
                 f"the share {name} cannot be offered: {'; '.join(made.warnings)[:500]}",

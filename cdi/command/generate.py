@@ -157,7 +157,7 @@ def generate(
 
 
 def _report(made: Draft, paths: Paths, sample: str, as_json: bool) -> None:
-    names = [device["name"] for device in made.document["devices"]]
+    names = [device["name"] for device in made.rendering.devices]
     warnings = [*made.warnings, *([] if sample else store.missing(made, paths))]
     output.warn(warnings)
     if as_json:

@@ -122,7 +122,7 @@ def show_difference(path: Path, made: store.Draft, as_json: bool) -> bool:
     note = ""
     if path.exists():
         try:
-            old = registry.load(path).spec
+            old = registry.load_node(path)
         except PermanentError as error:
             note = str(error)
     found = difference.compare(old, made.document)

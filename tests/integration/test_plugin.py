@@ -14,10 +14,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-import yaml
 
 from cdi import sample
-from tests import need
+from tests import need, specs
 from tests.integration.conftest import NODES
 from tests.integration.image import Image
 from tests.integration.machine import Machine
@@ -40,9 +39,8 @@ class Cluster:
     server: ApiServer
 
     def devices(self) -> set[str]:
-        """The devices in the spec that the runtime reads."""
-        text = self.machine.sandbox.path("/etc/cdi/amd.com-gpu.yaml").read_text()
-        return {device["name"] for device in yaml.load(text, yaml.CSafeLoader)["devices"]}
+        """The devices in the specs that the runtime reads."""
+        return set(specs.devices(self.machine.sandbox.path("/etc/cdi")))
 
     def admit(self, name: str, ask: Ask) -> str:
         """Schedule a pod with one container; answer the CDI device that kubelet got for it."""

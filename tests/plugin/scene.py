@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from kubernetes.client.api_client import ApiClient
 from kubernetes.client.configuration import Configuration
 
@@ -19,6 +18,7 @@ from cdi import ledger, sample
 from cdi.share import Share
 from deviceplugin import command, options
 from deviceplugin.cluster import Cluster
+from tests import specs
 from tests.plugin.api_server import ApiServer
 from tests.plugin.kubelet_side import KubeletSide
 from tests.plugin.scheduler import NODE
@@ -36,10 +36,8 @@ class Scene:
 
     @property
     def devices(self) -> dict[str, Any]:
-        """The devices in the spec, as a runtime reads them."""
-        text = (self.root / "etc/cdi/amd.com-gpu.yaml").read_text(encoding="utf-8")
-        document = yaml.load(text, yaml.CSafeLoader)
-        return {device["name"]: device["containerEdits"] for device in document["devices"]}
+        """The devices in the specs, as a runtime reads them."""
+        return specs.devices(self.root / "etc/cdi")
 
     def env(self, name: str) -> dict[str, str]:
         entries = self.devices[name.removeprefix("amd.com/gpu=")].get("env", [])

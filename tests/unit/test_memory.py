@@ -35,18 +35,19 @@ def paths(root: Path) -> Paths:
 
 
 def step(node: Node, action: tuple[str, int], before: Ledger) -> Ledger:
-    """Add a share, remove one, or change the format."""
+    """Add a share of a user or a pod, remove one, or change the format and perhaps the file."""
     kind, number = action
     names = [share.name for share in before.shares]
     if kind == "format":
         form = ("yaml", "json")[number % 2]
-        return replace(before, options=replace(before.options, format=form))
+        file = (before.options.file, f"amd.com-gpu.{form}")[number // 2 % 2]
+        return replace(before, options=replace(before.options, format=form, file=file))
     if kind == "remove":
         return before.without_share(names[number % len(names)]) if names else before
     places = [(gpu, partition) for gpu in node.gpus for partition in gpu.partitions]
     gpu, partition = places[number % len(places)]
     want = planner.Want(gpu, partition, Amount(partition.atom, percent=False), Amount(1, True))
-    name = f"share-{number}"
+    name = f"pod-{number}.main" if kind == "pod" else f"share-{number}"
     if name in names:
         return before
     try:
@@ -60,7 +61,7 @@ def step(node: Node, action: tuple[str, int], before: Ledger) -> Ledger:
 )
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["add", "add", "remove", "format"]), st.integers(0, 40)),
+        st.tuples(st.sampled_from(["add", "pod", "pod", "remove", "format"]), st.integers(0, 40)),
         min_size=1,
         max_size=8,
     )
@@ -88,8 +89,8 @@ def files(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_pieces_make_the_same_text(node: Node, form: str) -> None:
     rendering = spec.render(node, (), Options(), spec.HostPaths(Path("/values"), None))
-    assembled, text = Memory().assemble(rendering.devices, form)
-    assert text == spectext.encode(assembled, form)
+    text = Memory().text_of(rendering.devices, form)
+    assert text == spectext.encode(spec.assemble(rendering.devices), form)
 
 
 def test_what_another_process_changed_is_seen(node: Node, tmp_path: Path) -> None:
@@ -111,15 +112,16 @@ def test_memory_does_not_grow_with_shares_that_are_gone(node: Node, tmp_path: Pa
         store.update(place, node, partial(step, node, ("remove", 0)), memory)
     assert not memory.lines
     assert not memory.offers.shares
-    assert not memory.values
+    assert not memory.written
+    assert not memory.offers.beside
 
 
 def test_a_name_that_two_devices_have_is_refused(node: Node) -> None:
     device = spec.render(node, (), Options(), spec.HostPaths(Path("/v"), None)).devices[0]
     memory = Memory()
-    memory.assemble([device], "yaml")
+    memory.text_of((device,), "yaml")
     with pytest.raises(PermanentError, match="two devices have it"):
-        memory.assemble([device, device], "yaml")
+        memory.text_of((device, device), "yaml")
 
 
 def test_of_a_share_that_was_left_out_nothing_stays(node: Node, tmp_path: Path) -> None:
