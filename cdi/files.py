@@ -8,16 +8,13 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
-
-T = TypeVar("T")
 
 Settle = Callable[[Callable[[], None]], None]
 """Runs what makes renames durable, now or soon."""
@@ -200,11 +197,14 @@ class Staging:
         """Let these be gone before any file is in its place."""
         self.gone += paths
 
-    def commit(self, settle: Settle) -> None:
-        """Make the files durable and put every one in its place; then settle the renames."""
+    def commit(self, settle: Settle, confirm: Callable[[], None] | None = None) -> None:
+        """Make the files durable and put every one in its place; then settle the renames.
+
+        None is put in its place if ``confirm``, which runs while the disk works, raises.
+        """
         replaced: list[int] = []
         try:
-            self._sync()
+            self._sync([confirm] if confirm else [])
             for path in self.gone:
                 path.unlink(missing_ok=True)
                 sync_directory(path.parent)
@@ -230,9 +230,8 @@ class Staging:
                 temporary.unlink()
         self.renames.clear()
 
-    def _sync(self) -> None:
-        if self.unsynced:
-            _side_by_side(_sync_file, self.unsynced)
+    def _sync(self, tasks: Iterable[Callable[[], None]] = ()) -> None:
+        _side_by_side([*tasks, *[partial(_sync_file, *file) for file in self.unsynced]])
         self._close()
 
     def _close(self) -> None:
@@ -251,12 +250,14 @@ def at_once(task: Callable[[], None]) -> None:
 
 
 @contextmanager
-def staging(settle: Settle = at_once) -> Iterator[Staging]:
+def staging(
+    settle: Settle = at_once, confirm: Callable[[], None] | None = None
+) -> Iterator[Staging]:
     """Stage files: committed at the end, discarded when an exception passes."""
     staged = Staging()
     try:
         yield staged
-        staged.commit(settle)
+        staged.commit(settle, confirm)
     finally:
         staged.discard()
 
@@ -277,50 +278,50 @@ def _close(descriptors: Iterable[int]) -> None:
         os.close(descriptor)
 
 
-def _settle(directories: Collection[Path], replaced: Iterable[int]) -> None:
+def _settle(directories: Iterable[Path], replaced: Iterable[int]) -> None:
     """Free what was replaced, and make renames in these directories durable."""
     _close(replaced)
-    if directories:
-        _side_by_side(sync_directory, directories)
+    _side_by_side([partial(sync_directory, directory) for directory in directories])
 
 
-def _side_by_side(sync: Callable[[T], None], things: Collection[T]) -> None:
-    """Sync things side by side: a filesystem makes several durable in the time of one.
+def _side_by_side(tasks: Sequence[Callable[[], None]]) -> None:
+    """Run tasks side by side, the first of them here: a filesystem syncs several files at once.
 
-    Raises the first error when all have ended.
+    Raises the first error, by the order of the tasks, when all have ended.
     """
-    errors: list[AmdCdiError] = []
+    errors: dict[int, Exception] = {}
 
-    def attempt(thing: T, ended: _thread.LockType | None = None) -> None:
+    def attempt(number: int, ended: _thread.LockType | None = None) -> None:
         try:
-            sync(thing)
-        except AmdCdiError as error:
-            errors.append(error)
+            tasks[number]()
+        except Exception as error:  # noqa: BLE001 -- it is raised where it is waited for
+            errors[number] = error
         finally:
             if ended is not None:
                 ended.release()
 
-    first, *others = things
     running = []
-    for thing in others:
+    for number in range(1, len(tasks)):
         ended = _thread.allocate_lock()
         ended.acquire()
         try:
             # Not threading.Thread, whose start waits until it runs: longer than a disk takes.
-            _thread.start_new_thread(attempt, (thing, ended))
+            _thread.start_new_thread(attempt, (number, ended))
         except RuntimeError:
             # There may be no more threads: then one after the other.
-            attempt(thing, ended)
+            attempt(number, ended)
         running.append(ended)
-    attempt(first)
-    for ended in running:
-        ended.acquire()
+    try:
+        if tasks:
+            attempt(0)
+    finally:
+        for ended in running:
+            ended.acquire()
     if errors:
-        raise errors[0]
+        raise errors[min(errors)]
 
 
-def _sync_file(file: tuple[int, Path]) -> None:
-    descriptor, target = file
+def _sync_file(descriptor: int, target: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:

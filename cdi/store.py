@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cdi import ledger as ledgers
@@ -192,6 +193,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     *,
     lock_seconds: float = LOCK_SECONDS,
     settle: Settle = at_once,
+    confirm: Callable[[Draft], None] | None = None,
     offering: str = "",
 ) -> Draft:
     """Change the ledger, and make the files of the node what the new ledger says.
@@ -200,8 +202,9 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     ledger and the spec are written in full before the first of them is put in its place, in this
     order. A crash between leaves a ledger that the next ``generate`` makes the spec of. A process
     that stays passes the same memory each time, and may settle renames behind its answer, so
-    that a power failure takes the last renames back. Raises TemporaryError when another process has
-    a lock for ``lock_seconds``, and PermanentError, with nothing changed, if the device
+    that a power failure takes the last renames back. ``confirm`` has the last word, before the
+    first file is in its place: nothing is changed if it raises. Raises TemporaryError when another
+    process has a lock for ``lock_seconds``, and PermanentError, with nothing changed, if the device
     ``offering`` would be left out, or if the spec would replace one of another kind.
     """
     stays = memory is not None
@@ -229,7 +232,8 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         stale = _stale_values(paths.values_dir, memory.living if untouched else None, living)
         complete = {_share_of(name) for name in stale if not name.startswith(".")}
         forgotten = complete - {share.name for share in before.shares}
-        with staging(settle) as staged:
+        agreed = partial(confirm, made) if confirm else None
+        with staging(settle, agreed) as staged:
             for offer in made.fresh:
                 if (held := offer.held) is not None:
                     staged.write(paths.values_dir / f"{held.name}.conf", held.values)

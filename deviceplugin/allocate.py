@@ -18,6 +18,7 @@ from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 from cdi.ledger import Ledger
 from cdi.names import label, partition_names
 from cdi.planner import Want
+from cdi.store import Draft
 from deviceplugin import claims, events, nodelock, pods
 from deviceplugin.books import Books
 from deviceplugin.cluster import ApiError, Cluster
@@ -35,7 +36,6 @@ WORK_SECONDS = 4.5
 FIND_SECONDS = 3.0
 """How long the pod may take to come along in the watch when no lock names it."""
 READ_BACK_SECONDS = 1.0
-UNDO_SECONDS = 1.0
 CLEAN_SECONDS = 1.5
 """These add up to less than 10 s, which is what an Allocate takes at most."""
 
@@ -127,6 +127,8 @@ class _Claim:
     seen: Seen
     container: Container | None
     """The container of a pod that HAMi did not schedule."""
+    remembered: bool = False
+    """Whether the pod is as the watch told of it last, so that it may have changed since."""
 
     @property
     def lock(self) -> Held | None:
@@ -172,9 +174,13 @@ class Hami:
         try:
             claim = self._find(device_ids, work)
             try:
-                if claim.container is not None:
-                    return [self._whole(claim.pod, claim.container, device_ids)]
-                return [self._slot(claim, device_ids, work)]
+                try:
+                    return [self._give(claim, device_ids, work)]
+                except PermanentError:
+                    if not claim.remembered:
+                        raise
+                    claim = self._find(device_ids, work, remembering=False)
+                    return [self._give(claim, device_ids, work)]
             except AmdCdiError as error:
                 self._fail(claim, error)
                 kind = TemporaryError if isinstance(error, TemporaryError) else PermanentError
@@ -184,9 +190,14 @@ class Hami:
 
     # Whose turn it is
 
-    def _find(self, device_ids: Sequence[str], work: Deadline) -> _Claim:
+    def _find(
+        self, device_ids: Sequence[str], work: Deadline, *, remembering: bool = True
+    ) -> _Claim:
         seen = nodelock.seen(self.cluster.node(self.node, work))
         if seen.lock is not None and seen.lock.pod:
+            known = self.pods.named(seen.lock.namespace, seen.lock.pod) if remembering else None
+            if known and self._waits(known) and _asks(known, len(device_ids)):
+                return _Claim(known, seen, None, remembered=True)
             try:
                 document = self.cluster.pod(seen.lock.namespace, seen.lock.pod, work)
             except ApiError:
@@ -253,6 +264,11 @@ class Hami:
 
     # What it gets
 
+    def _give(self, claim: _Claim, device_ids: Sequence[str], work: Deadline) -> str:
+        if claim.container is not None:
+            return self._whole(claim.pod, claim.container, device_ids)
+        return self._slot(claim, device_ids, work)
+
     def _whole(self, pod: Pod, container: Container, device_ids: Sequence[str]) -> str:
         chosen = units_of(device_ids, self.inventory)
         name = pod.share_name(container)
@@ -281,19 +297,32 @@ class Hami:
             _require_health(unit, self.inventory)
             wants.append(claims.want(booking, unit))
         name = pod.share_name(container)
-        ledger = self._book(name, wants, self.memory_scale, pod.later(container))
-        try:
-            self._tell(claim, emptied(slots, index), ledger, work)
-        except AmdCdiError:
-            self._undo(name)
-            raise
+        rest = emptied(slots, index)
+        served: list[Pod] = []
+        self._book(
+            name,
+            wants,
+            self.memory_scale,
+            pod.later(container),
+            lambda ledger: served.append(self._tell(claim, rest, ledger, work)),
+        )
+        self.pods.put(*served)
+        if claims.next_slot(rest) is None and claim.lock is not None:
+            # Behind the answer: the scheduler waits for it, and kubelet does not.
+            task = partial(self._release, claim.lock, claim.seen)
+            self.releases.add("release the node's lock", task, nodelock.EXPIRE_SECONDS)
         log.info("gave %s of pod %s the share %s", container.name, pod, name)
         return name
 
     def _book(
-        self, name: str, wants: Sequence[Want], memory_scale: float, before: tuple[str, ...]
-    ) -> Ledger:
-        """Write the share into ledger and spec; return the ledger."""
+        self,
+        name: str,
+        wants: Sequence[Want],
+        memory_scale: float,
+        before: tuple[str, ...],
+        tell: Callable[[Ledger], None] | None = None,
+    ) -> None:
+        """Write the share into ledger and spec, if the cluster can be told of it."""
 
         def add(ledger: Ledger) -> Ledger:
             # One of this name is left of an attempt that kubelet never got the answer of.
@@ -302,59 +331,49 @@ class Hami:
             share = planner.plan(name, wants, ledger.shares, memory_scale, before)
             return ledger.with_share(share)
 
+        def confirm(made: Draft) -> None:
+            if all(offer.share.name != name for offer in made.rendering.offers):
+                raise PermanentError(
+                    f"the share {name} cannot be offered: {'; '.join(made.warnings)[:500]}",
+                    "see: amd-cdi validate",
+                )
+            if tell is not None:
+                tell(made.ledger)
+
         try:
-            made = self.books.change(add)
+            self.books.change(add, confirm=confirm)
         except PermanentError as error:
-            raise PermanentError(error.message, "see: amd-cdi share list") from error
-        if all(offer.share.name != name for offer in made.rendering.offers):
-            self._undo(name)
-            raise PermanentError(
-                f"the share {name} cannot be offered: {'; '.join(made.warnings)[:500]}",
-                "see: amd-cdi validate",
-            )
-        return made.ledger
+            raise PermanentError(error.message, error.hint or "see: amd-cdi share list") from error
 
-    def _undo(self, name: str) -> None:
-        """Take the share out of the books, in the end if not now."""
-
-        def remove(ledger: Ledger) -> Ledger:
-            return ledger if ledger.share(name) is None else ledger.without_share(name)
-
-        try:
-            self.books.change(remove, UNDO_SECONDS / 2)
-        except AmdCdiError as error:
-            log.warning("the share %s is taken out of the books later: %s", name, error)
-            task = partial(self.books.change, remove)
-            self.errands.add(f"remove the share {name}", lambda: void(task()), 3600.0)
-
-    def _tell(self, claim: _Claim, rest: Slots, ledger: Ledger, work: Deadline) -> None:
-        """Write into the pod what it got; after its last slot release the node."""
+    def _tell(self, claim: _Claim, rest: Slots, ledger: Ledger, work: Deadline) -> Pod:
+        """Write into the pod what it gets; return it as it is then."""
         pod = claim.pod
-        last = claims.next_slot(rest) is None
         units = self.inventory.state.known
         annotations = {
             pods.CU_ALLOCATED: claims.held_cus(pod.uid, ledger.shares, units),
             pods.TO_ALLOCATE: encode(rest),
         }
-        if last:
+        if claims.next_slot(rest) is None:
             annotations[pods.BIND_PHASE] = pods.SUCCESS
+        version = pod.resource_version if claim.remembered else None
         try:
-            document = self.cluster.patch_pod(pod.namespace, pod.name, pod.uid, annotations, work)
+            document = self.cluster.patch_pod(
+                pod.namespace, pod.name, pod.uid, annotations, work, version
+            )
         except ApiError as error:
-            if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
-                raise PermanentError("it was deleted while its GPUs were allocated") from error
+            # It may have been done all the same, and the reply was lost.
             found = self._read_back(pod)
-            if found is None or any(
-                found["metadata"].get("annotations", {}).get(key) != value
+            if found is not None and all(
+                found["metadata"].get("annotations", {}).get(key) == value
                 for key, value in annotations.items()
             ):
-                raise
-            document = found
-        self.pods.put(pods.parse(document))
-        if last and claim.lock is not None:
-            # Behind the answer: the scheduler waits for it, and kubelet does not.
-            task = partial(self._release, claim.lock, claim.seen)
-            self.releases.add("release the node's lock", task, nodelock.EXPIRE_SECONDS)
+                return pods.parse(found)
+            if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                raise PermanentError(
+                    "it was changed or deleted while its GPUs were allocated", "create it anew"
+                ) from error
+            raise
+        return pods.parse(document)
 
     def _read_back(self, pod: Pod) -> dict[str, dict[str, dict[str, str]]] | None:
         """Return the pod as it is now; None if it is gone or cannot be read."""
@@ -386,10 +405,14 @@ class Hami:
             self._later(f"mark pod {pod} as failed", partial(self._fail_late, pod, claim.lock))
 
     def _mark_failed(self, pod: Pod, held: Held | None, seen: Seen, deadline: Deadline) -> None:
+        # The pod may have been told of a share before its files could not be made durable.
+        annotations = {
+            pods.BIND_PHASE: pods.FAILED,
+            pods.CU_ALLOCATED: pod.cu_allocated or None,
+            pods.TO_ALLOCATE: pod.to_allocate or None,
+        }
         try:
-            self.cluster.patch_pod(
-                pod.namespace, pod.name, pod.uid, {pods.BIND_PHASE: pods.FAILED}, deadline
-            )
+            self.cluster.patch_pod(pod.namespace, pod.name, pod.uid, annotations, deadline)
         except ApiError as error:
             # Of a pod that is gone nothing is left to be marked.
             if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
@@ -410,7 +433,3 @@ class Hami:
             self._release(held, seen)
         elif (pod := pods.parse(document)).bind_phase == pods.ALLOCATING:
             self._fail_late(pod, held)
-
-
-def void(_: object) -> None:
-    """Return nothing, whatever is given."""

@@ -37,14 +37,18 @@ class Books:
 
     def read(self) -> Ledger:
         """Return the ledger as it is on the disk."""
-        with self.lock:
-            return ledgers.load(self.paths.state_dir, self.memory.ledger)
+        return ledgers.load(self.paths.state_dir, self.memory.ledger)
 
-    def change(self, change: Callable[[Ledger], Ledger], seconds: float = WAIT_SECONDS) -> Draft:
-        """Change the ledger and make the spec what it says, or change nothing.
+    def change(
+        self,
+        change: Callable[[Ledger], Ledger],
+        seconds: float = WAIT_SECONDS,
+        confirm: Callable[[Draft], None] | None = None,
+    ) -> Draft:
+        """Change the ledger and make the specs what it says, or change nothing.
 
-        Waits at most ``seconds`` for this process, and for others. Raises what ``store.update``
-        does.
+        Nothing is changed if ``confirm``, which is asked last, raises. Waits at most ``seconds``
+        for this process, and for others. Raises what ``store.update`` does.
         """
         if not self.lock.acquire(timeout=seconds):
             raise TemporaryError("the books are being changed", "the next attempt may succeed")
@@ -56,6 +60,7 @@ class Books:
                 self.memory,
                 lock_seconds=seconds,
                 settle=settle_behind,
+                confirm=confirm,
             )
             warnings = frozenset(made.warnings)
             for warning in made.warnings:

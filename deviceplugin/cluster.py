@@ -133,15 +133,26 @@ class Cluster:
                 return None
             raise
 
-    def patch_pod(
-        self, namespace: str, name: str, uid: str, annotations: Annotations, deadline: Deadline
+    def patch_pod(  # noqa: PLR0913, PLR0917 -- which one, and what of it
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Annotations,
+        deadline: Deadline,
+        resource_version: int | None = None,
     ) -> Json:
         """Change annotations of a pod, and never those of a later pod of the same name.
 
-        The same patch twice is as good as once, so that it is tried again when a reply is lost.
+        The same patch twice is as good as once, so that it is tried again when a reply is lost. If
+        given a version, the pod is changed only while it is at that; then ApiError 409 may mean
+        that an earlier attempt has changed it.
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        metadata: Json = {"uid": uid, "annotations": dict(annotations)}
+        if resource_version is not None:
+            metadata["resourceVersion"] = str(resource_version)
+        body = {"metadata": metadata}
         return persist(lambda: self._json("PATCH", path, deadline, body), deadline)
 
     def list_pods(self, node: str, token: str, deadline: Deadline) -> Page:

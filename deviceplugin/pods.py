@@ -158,6 +158,14 @@ class Pods:
             pods = list(self._pods.values())
         return tuple(sorted(pods, key=lambda pod: (pod.created, pod.namespace, pod.name)))
 
+    def named(self, namespace: str, name: str) -> Pod | None:
+        """Return the latest pod of this name; None if there is none."""
+        with self._changed:
+            for pod in reversed(self._pods.values()):
+                if pod.name == name and pod.namespace == namespace:
+                    return pod
+        return None
+
     def put(self, pod: Pod) -> None:
         """Note a pod as it is now, unless a later state of it is known."""
         with self._changed:

@@ -12,10 +12,12 @@ import socket
 import threading
 import time
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from operator import itemgetter
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -72,6 +74,10 @@ class Store:
                 self.history.append((self.version, action, document))
             self.changed.notify_all()
             return document
+
+    def after(self, version: int) -> list[tuple[int, str, Json]]:
+        """Return what has changed since a version."""
+        return self.history[bisect_right(self.history, version, key=itemgetter(0)) :]
 
     def compact(self) -> None:
         """Forget the history, so that watches from earlier versions get 410."""
@@ -352,10 +358,10 @@ class _Handler(BaseHTTPRequestHandler):
                     if seen < store.compacted:
                         self._event("ERROR", status(410, "too old resource version"))
                         return
-                    news = [entry for entry in store.history if entry[0] > seen]
+                    news = store.after(seen)
                     if not news:
                         store.changed.wait(server.bookmark_seconds)
-                        news = [entry for entry in store.history if entry[0] > seen]
+                        news = store.after(seen)
                     bookmark = store.version
                 for version, action, document in news:
                     if server.watch_delay:

@@ -277,7 +277,12 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
             error = admit(it, document)
         assert isinstance(error, TemporaryError)
         assert "No space left on device" in error.message
-        assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "failed"
+        failed = it.server.pod("default", "one")
+        assert annotation(failed, "hami.io/bind-phase") == "failed"
+        # It was told of CUs while the disk worked.
+        assert annotation(failed, "hami.io/amd-cu-allocated") is None
+        waits = "hami.io/amd-devices-to-allocate"
+        assert annotation(failed, waits) == document["metadata"]["annotations"][waits]
         settle(it)
         assert in_order(it)
         after = bind(it.server, "two", [Ask(cores=25, memory=1024)])
@@ -316,7 +321,7 @@ def test_a_crash_amid_an_allocation_is_cleared_up(tmp_path: Path, short: None) -
         it.hami.cluster.patch_pod = crash  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             it.hami.allocate(["any"])
-        assert len(it.scene.shares) == 1
+        assert not it.scene.shares
         it.watch.stop()
         it.server.break_watches()
         # Kubelet has not heard of it, and the next process finds a slot that still waits.
@@ -331,6 +336,62 @@ def test_a_crash_amid_an_allocation_is_cleared_up(tmp_path: Path, short: None) -
         )
         assert document
         again.watch.stop()
+
+
+def test_a_crash_after_the_pod_was_told_is_cleared_up(tmp_path: Path, short: None) -> None:
+    with rig(tmp_path) as it:
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        patch = it.hami.cluster.patch_pod
+
+        def crash(*arguments: Any) -> None:
+            patch(*arguments)
+            raise KeyboardInterrupt
+
+        it.hami.cluster.patch_pod = crash  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            it.hami.allocate(["any"])
+        assert not it.scene.shares
+        it.watch.stop()
+        it.server.break_watches()
+        # The next process believes the pod, until kubelet fails it for want of an answer.
+        again = build(it.root, it.server)
+        assert again.reconciler.done.wait(10)
+        assert list(again.scene.shares) == [f"pod-{document['metadata']['uid']}.main"]
+        assert list(again.scene.shares) == [name for name in again.scene.devices if "pod-" in name]
+        await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
+        it.server.change_pod("default", "one", {"status": {"phase": "Failed"}})
+        await_that(lambda: not again.scene.shares)
+        again.watch.stop()
+
+
+@pytest.mark.parametrize("anew", [True, False], ids=["made anew", "booked anew"])
+def test_what_the_watch_has_not_told_yet_is_found_out(
+    tmp_path: Path, short: None, anew: bool
+) -> None:
+    with rig(tmp_path) as it:
+        first = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        await_that(lambda: it.hami.pods.named("default", "one") is not None)
+        known = it.hami.pods.named("default", "one")
+        assert known is not None
+        it.watch.stop()
+        it.server.break_watches()
+        if anew:
+            it.server.delete_pod("default", "one")
+            it.server.annotate_node(NODE, {"hami.io/mutex.lock": None})
+            document = bind(it.server, "one", [Ask(cores=50, memory=1024)])
+        else:
+            waits = "hami.io/amd-devices-to-allocate"
+            slots = str(annotation(first, waits)).replace(",24:", ",48:")
+            patch = {"metadata": {"annotations": {waits: slots}}}
+            document = it.server.change_pod("default", "one", patch)
+        it.hami.pods.remove(document["metadata"]["uid"])
+        it.hami.pods.put(known)
+        name = admit(it, document)
+        assert name == f"pod-{document['metadata']['uid']}.main"
+        assert list(it.scene.shares) == [name]
+        # 50 % of 96 CUs. The watch told of 25.
+        assert it.scene.shares[name].slices[0].cus.bit_count() == 48
+        assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "success"
 
 
 def test_giving_shares_back_does_not_keep_allocations_from_their_turn(tmp_path: Path) -> None:

@@ -65,17 +65,17 @@ def test_the_registration_is_what_the_scheduler_reads(tmp_path: Path) -> None:
         assert registered(it.server)[7]["numa"] == 1
 
 
-def test_a_share_from_booking_to_answer_in_four_round_trips(tmp_path: Path) -> None:
+def test_a_share_from_booking_to_answer_in_three_round_trips(tmp_path: Path) -> None:
     with scene(tmp_path, "mi300x") as it:
         # 25 % of 304 CUs are 76, which the scheduler rounds up to 80, whole atoms of 8.
         document = bind(it.server, "train", [Ask(cores=25, memory=49152)])
+        time.sleep(0.2)  # Kubelet takes longer to see the pod than the watch does.
         mark = len(it.server.requests)
         (name,) = admit(it, document, [Ask()])
         await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
         requests = it.server.count(mark)
         assert [(one.method, one.path) for one in requests] == [
             ("GET", f"/api/v1/nodes/{NODE}"),
-            ("GET", "/api/v1/namespaces/default/pods/train"),
             ("PATCH", "/api/v1/namespaces/default/pods/train"),
             ("PATCH", f"/api/v1/nodes/{NODE}"),
         ]
