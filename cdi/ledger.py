@@ -10,6 +10,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +54,11 @@ class Ledger:
         found = self.shares[(place := self._place(name)) : place + 1]
         return found[0] if found and found[0].name == name else None
 
+    def of_prefix(self, prefix: str) -> tuple[Share, ...]:
+        """Return the shares whose names begin so."""
+        place = self._place(prefix)
+        return tuple(takewhile(lambda share: share.name.startswith(prefix), self.shares[place:]))
+
     def _place(self, name: str) -> int:
         """Return where a share of this name stands, or would."""
         return bisect_left(self.shares, name, key=attrgetter("name"))
@@ -72,13 +78,18 @@ def path_in(state_dir: Path) -> Path:
     return state_dir / "ledger.json"
 
 
-def load(state_dir: Path, known: tuple[bytes, Ledger] | None = None) -> Ledger:
+def load(
+    state_dir: Path, known: tuple[bytes, Ledger] | None = None, *, untouched: bool = False
+) -> Ledger:
     """Return the ledger of a state directory, an empty one if there is none yet.
 
-    ``known`` is a document and its ledger, so that the same document need not be decoded again.
+    ``known`` is a document and its ledger, so that the same document need not be decoded again, nor
+    read if it is known to be ``untouched``.
     Raises PermanentError if it is damaged, and never takes a damaged one for an empty one: its
     shares' containers may be running.
     """
+    if known is not None and untouched:
+        return known[1]
     path = path_in(state_dir)
     try:
         data = read_bounded(path, MAX_BYTES)

@@ -1,8 +1,8 @@
 """What a process that stays keeps of its updates, so that one more share costs one share.
 
 Nothing but what was derived from shares, nodes and options, which are compared before it is used
-again. The ledger's bytes, the spec of the GPUs and other specs are looked at each time, and the
-files of a share when their directories have changed.
+again. The spec of the GPUs and other specs are looked at each time, the ledger and the files of
+shares when they or their directories have changed.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Memory:
     listed: frozenset[str] | None = None
     """What lies in the spec directory."""
     stamps: tuple[int, ...] = ()
-    """When the directories of the shares' files were changed last, in ns: at other times they are
-    read anew."""
+    """When the ledger and the directories of the shares' files were changed last, in ns: at other
+    times they are read anew."""
 
     def offers_for(self, basis: object) -> spec.Offers:
         """Return the offers that were made from this basis, and shall be."""

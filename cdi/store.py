@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from cdi import ledger as ledgers
@@ -92,6 +93,10 @@ class Draft:
     warnings: tuple[str, ...]
     changed: bool = False
     """Whether a spec was another one before."""
+
+    def offers(self, name: str) -> bool:
+        """Whether a share is offered; what is new is looked at first."""
+        return any(offer.share.name == name for offer in chain(self.fresh, self.rendering.offers))
 
     @property
     def document(self) -> Spec:
@@ -219,12 +224,12 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         lock(paths.state_dir, lock_seconds, LOCK_FILE),
         lock(paths.spec_dir, lock_seconds, LOCK_FILE),
     ):
-        before = ledgers.load(paths.state_dir, memory.ledger)
-        after = change(before)
-        untouched = memory.stamps == _stamps(paths)
+        untouched = bool(memory.stamps) and memory.stamps == _stamps(paths)
         if not untouched:
             memory.written = frozenset()
             memory.listed = None
+        before = ledgers.load(paths.state_dir, memory.ledger, untouched=untouched)
+        after = change(before)
         made = _checked(paths, node, before, after, memory, offering)
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
@@ -432,21 +437,29 @@ def _stale_values(
     }
 
 
+def _stamped(paths: Paths) -> tuple[Path, ...]:
+    """Return what is changed with every change: the ledger, and where the files of shares lie."""
+    return ledgers.path_in(paths.state_dir), paths.values_dir, paths.spec_dir
+
+
 def _stamps(paths: Paths) -> tuple[int, ...]:
-    """Return when the directories with files of shares were changed last."""
-    return tuple(directory.stat().st_mtime_ns for directory in (paths.values_dir, paths.spec_dir))
+    """Return when these were changed last, in ns; nothing if one is missing."""
+    try:
+        return tuple(path.stat().st_mtime_ns for path in _stamped(paths))
+    except OSError:
+        return ()
 
 
 def _stamp(paths: Paths) -> tuple[int, ...]:
-    """Return times of change that the directories have until another process changes them.
+    """Give these times of change that they have until another process changes them.
 
     The clock of filesystems may stand for several milliseconds, in which another process changes
     as much as this one. Seconds that are past come from no clock.
     """
     now = time.time_ns()
     try:
-        for directory in (paths.values_dir, paths.spec_dir):
-            os.utime(directory, ns=(now, now - PAST_NS))
+        for path in _stamped(paths):
+            os.utime(path, ns=(now, now - PAST_NS))
         return _stamps(paths)
     except OSError:
         # Only its owner may: then they are read anew each time.

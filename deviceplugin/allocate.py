@@ -29,7 +29,7 @@ from deviceplugin.events import Events
 from deviceplugin.inventory import Inventory
 from deviceplugin.log import log
 from deviceplugin.nodelock import Held, Seen
-from deviceplugin.pods import Container, Pod, Pods
+from deviceplugin.pods import Container, Pod, Pods, share_prefix
 from deviceplugin.slots import Slots, decode, emptied, encode
 
 WORK_SECONDS = 4.5
@@ -332,7 +332,7 @@ class Hami:
             return ledger.with_share(share)
 
         def confirm(made: Draft) -> None:
-            if all(offer.share.name != name for offer in made.rendering.offers):
+            if not made.offers(name):
                 raise PermanentError(
                     f"the share {name} cannot be offered: {'; '.join(made.warnings)[:500]}",
                     "see: amd-cdi validate",
@@ -350,7 +350,9 @@ class Hami:
         pod = claim.pod
         units = self.inventory.state.known
         annotations = {
-            pods.CU_ALLOCATED: claims.held_cus(pod.uid, ledger.shares, units),
+            pods.CU_ALLOCATED: claims.held_cus(
+                pod.uid, ledger.of_prefix(share_prefix(pod.uid)), units
+            ),
             pods.TO_ALLOCATE: encode(rest),
         }
         if claims.next_slot(rest) is None:
