@@ -8,6 +8,7 @@ import fcntl
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,11 @@ LOCK_SECONDS = 60.0
 """How long a writer waits for the others; each holds the lock for well under a second."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+UNNAMED = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
+
+MAX_SPARES = 2
+"""Files that are ready in one directory at most."""
 
 MAX_UNSYNCED = 64
 """Files that are open at most, waiting to be synced together."""
@@ -138,6 +144,48 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 @dataclass(slots=True)
+class Spares:
+    """Files that a process that stays has ready, as many in each directory as it took last.
+
+    Where many files have been removed lately, ext4 takes 1.4 ms to find one that is free, and 0.03
+    ms to give a file that is there a name. Until then nobody sees it, and the kernel removes it
+    with the process.
+    """
+
+    ready: dict[Path, list[int]] = field(default_factory=dict)
+    """Descriptors by directory."""
+    taken: Counter[Path] = field(default_factory=Counter)
+
+    def take(self, path: Path) -> int | None:
+        """Give a file this name and return its descriptor; None if there is none for it."""
+        self.taken[path.parent] += 1
+        ready = self.ready.get(path.parent)
+        if not ready:
+            return None
+        descriptor = ready.pop()
+        try:
+            # With a directory, as linkat(2) follows the link to the file, and link(2) does not.
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+        except FileExistsError:
+            ready.append(descriptor)
+            raise
+        except OSError:
+            # The directory is on another filesystem by now.
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def refill(self) -> None:
+        """Make ready what may be taken next, where the filesystem knows of files without a name."""
+        for directory, count in self.taken.items():
+            ready = self.ready.setdefault(directory, [])
+            with suppress(OSError):
+                while len(ready) < min(count, MAX_SPARES):
+                    ready.append(os.open(directory, UNNAMED, 0o600))
+        self.taken.clear()
+
+
+@dataclass(slots=True)
 class Staging:
     """Files written beside their targets, which replace them all together or not at all.
 
@@ -145,6 +193,7 @@ class Staging:
     renames come in the order of writing. A crash leaves each target as it was or as it shall be.
     """
 
+    spares: Spares | None = None
     renames: list[tuple[Path, Path]] = field(default_factory=list)
     unsynced: list[tuple[int, Path]] = field(default_factory=list)
     """Descriptors of files that the disk may not hold yet, and what they shall replace."""
@@ -162,21 +211,26 @@ class Staging:
                 temporary.unlink(missing_ok=True)
                 return False
             try:
-                descriptor = os.open(temporary, NEW, 0o600)
+                descriptor = self._create(temporary)
             except FileExistsError:
                 # Left over by a process that died.
                 temporary.unlink()
-                descriptor = os.open(temporary, NEW, 0o600)
+                descriptor = self._create(temporary)
             self.renames.append((temporary, target))
             self.unsynced.append((descriptor, target))
-            with os.fdopen(descriptor, "wb", closefd=False) as file:
-                file.write(data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
             os.fchmod(descriptor, 0o644)
             if len(self.unsynced) >= MAX_UNSYNCED:
                 self._sync()
         except OSError as error:
             raise os_error("write", target, error) from error
         return True
+
+    def _create(self, path: Path) -> int:
+        spare = self.spares.take(path) if self.spares else None
+        return os.open(path, NEW, 0o600) if spare is None else spare
 
     def keep(self, source: Path, target: Path) -> None:
         """Let ``target`` be the file that ``source`` is now, before that is replaced."""
@@ -207,7 +261,8 @@ class Staging:
             self._sync([confirm] if confirm else [])
             for path in self.gone:
                 path.unlink(missing_ok=True)
-                sync_directory(path.parent)
+            for directory in {path.parent for path in self.gone}:
+                sync_directory(directory)
             directories = {target.parent for _, target in self.renames}
             while self.renames:
                 temporary, target = self.renames[0]
@@ -220,7 +275,7 @@ class Staging:
             raise os_error("replace", error.filename2 or error.filename or "", error) from error
         finally:
             self.discard()
-        settle(partial(_settle, directories, replaced))
+        settle(partial(_settle, directories, replaced, self.spares))
 
     def discard(self) -> None:
         """Remove what was written and not put in its place."""
@@ -251,10 +306,12 @@ def at_once(task: Callable[[], None]) -> None:
 
 @contextmanager
 def staging(
-    settle: Settle = at_once, confirm: Callable[[], None] | None = None
+    settle: Settle = at_once,
+    confirm: Callable[[], None] | None = None,
+    spares: Spares | None = None,
 ) -> Iterator[Staging]:
     """Stage files: committed at the end, discarded when an exception passes."""
-    staged = Staging()
+    staged = Staging(spares)
     try:
         yield staged
         staged.commit(settle, confirm)
@@ -278,9 +335,11 @@ def _close(descriptors: Iterable[int]) -> None:
         os.close(descriptor)
 
 
-def _settle(directories: Iterable[Path], replaced: Iterable[int]) -> None:
-    """Free what was replaced, and make renames in these directories durable."""
+def _settle(directories: Iterable[Path], replaced: Iterable[int], spares: Spares | None) -> None:
+    """Free what was replaced, make ready what is needed next, and make the renames durable."""
     _close(replaced)
+    if spares is not None:
+        spares.refill()
     _side_by_side([partial(sync_directory, directory) for directory in directories])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
@@ -129,7 +129,10 @@ def encode(ledger: Ledger, lines: dict[str, tuple[Share, str]] | None = None) ->
         if known is None or (known[0] is not share and known[0] != share):
             lines[share.name] = share, json.dumps(share_fields(share), separators=(",", ":"))
     shares = ",\n".join([lines[share.name][1] for share in ledger.shares])
-    options = json.dumps(asdict(ledger.options), separators=(",", ":"))
+    options = json.dumps(
+        {option.name: getattr(ledger.options, option.name) for option in fields(Options)},
+        separators=(",", ":"),
+    )
     return (f'{{"version":{VERSION},\n"options":{options},\n"shares":[\n{shares}\n]}}\n').encode()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from cdi import cdiversion, rules, spec, spectext
 from cdi.edits import Device, Spec
 from cdi.errors import PermanentError
+from cdi.files import Spares
 from cdi.ledger import Ledger
 from cdi.share import Share
 
@@ -49,6 +50,7 @@ class Memory:
     """Those whose files this process wrote or compared."""
     living: frozenset[str] = frozenset()
     """The shares that there were, offered or not."""
+    spares: Spares = field(default_factory=Spares)
     listed: frozenset[str] | None = None
     """What lies in the spec directory."""
     stamps: tuple[int, ...] = ()

@@ -119,9 +119,9 @@ class Rendering:
         return tuple([offer.held for offer in self.offers if offer.held is not None])
 
     @property
-    def files(self) -> set[str]:
+    def files(self) -> frozenset[str]:
         """The names of the specs that shares stand in."""
-        return {offer.file for offer in self.offers}
+        return frozenset([offer.file for offer in self.offers])
 
     def static(self, file: str) -> tuple[Device, ...]:
         """Return the devices that stand in one spec with the GPUs, which has this name."""

@@ -151,12 +151,7 @@ def draft(
             "remove one of those files",
         )
     present = offering.files | {options.file}
-    missing_files = present - listed
-    fresh = [
-        offer
-        for offer in offering.offers
-        if offer not in memory.written or offer.file in missing_files
-    ]
+    fresh = _fresh(offering, memory.written, present - listed)
     files = {options.file: memory.text_of(static, options.format)}
     files |= {
         offer.file: alone(offer.device, options.format)
@@ -169,7 +164,7 @@ def draft(
         ledger,
         shares,
         offering,
-        tuple(fresh),
+        fresh,
         files,
         (listed & ours) - present | {name for name in left if _unstaged(name) not in present},
         listed,
@@ -180,6 +175,16 @@ def draft(
             *[f"left out: {collision}" for collision in collisions],
         ),
     )
+
+
+def _fresh(
+    offering: spec.Rendering, written: frozenset[spec.Offer], missing_files: frozenset[str]
+) -> tuple[spec.Offer, ...]:
+    """Return the offers that are new since their files were written, or whose spec is missing."""
+    new = set(offering.offers) - written
+    if missing_files - {offer.file for offer in new}:
+        new |= {offer for offer in offering.offers if offer.file in missing_files}
+    return tuple(sorted(new, key=lambda offer: offer.share.name))
 
 
 def preview(
@@ -234,15 +239,16 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
         living = frozenset([share.name for share in made.shares])
-        stale = _stale_values(paths.values_dir, memory.living if untouched else None, living)
+        known = memory.living if untouched else None
+        stale = _stale_values(paths.values_dir, known, living)
         complete = {_share_of(name) for name in stale if not name.startswith(".")}
-        forgotten = complete - {share.name for share in before.shares}
+        forgotten = complete and complete - {share.name for share in before.shares}
         agreed = partial(confirm, made) if confirm else None
-        with staging(settle, agreed) as staged:
-            for offer in made.fresh:
-                if (held := offer.held) is not None:
-                    staged.write(paths.values_dir / f"{held.name}.conf", held.values)
-                    staged.write(paths.values_dir / f"{held.name}.args", held.arguments)
+        with staging(settle, agreed, memory.spares if stays else None) as staged:
+            held = [offer.held for offer in made.fresh if offer.held is not None]
+            for one in held:
+                staged.write(paths.values_dir / f"{one.name}.conf", one.values)
+                staged.write(paths.values_dir / f"{one.name}.args", one.arguments)
             # Before there are new ones: of two with one device, runtimes would use neither.
             staged.remove([paths.spec_dir / name for name in made.stale])
             if after != before:
@@ -253,18 +259,15 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
                 staged.write(paths.spec_dir / name, text) for name, text in made.files.items()
             ]
             if usage.bounded(paths.usage_dir):
-                usage.lay(paths.usage_dir, {held.name: held.gpus for held in made.rendering.held})
+                usage.lay(paths.usage_dir, {one.name: one.gpus for one in held})
         memory.ledger = (document, after)
         memory.keep(made.rendering.offers, living)
         memory.listed = made.listed - made.stale | made.files.keys()
         usage.remove(paths.values_dir, stale)
+        if usage.bounded(paths.usage_dir):
+            usage.remove(paths.usage_dir, _stale_regions(paths.usage_dir, known, living))
         if stays:
             memory.stamps = _stamp(paths)
-        if usage.bounded(paths.usage_dir):
-            regions = names_in(paths.usage_dir) - living
-            usage.remove(
-                paths.usage_dir, {name for name in regions if _is_stale(_unstaged(name), living)}
-            )
     warnings = [
         f"{name} was made on this node and is not in the ledger, as when an earlier one was "
         "restored: a container that runs with it keeps CUs and memory that others may get now"
@@ -437,9 +440,20 @@ def _stale_values(
     }
 
 
-def _stamped(paths: Paths) -> tuple[Path, ...]:
+def _stale_regions(
+    directory: Path, known: frozenset[str] | None, living: frozenset[str]
+) -> set[str]:
+    """Return the usage regions whose shares are gone; ``known`` has those that have some."""
+    if known is not None:
+        return set(known - living)
+    regions = names_in(directory) - living
+    return {name for name in regions if _is_stale(_unstaged(name), living)}
+
+
+def _stamped(paths: Paths) -> list[Path]:
     """Return what is changed with every change: the ledger, and where the files of shares lie."""
-    return ledgers.path_in(paths.state_dir), paths.values_dir, paths.spec_dir
+    places = [ledgers.path_in(paths.state_dir), paths.values_dir, paths.spec_dir]
+    return [*places, paths.usage_dir] if usage.bounded(paths.usage_dir) else places
 
 
 def _stamps(paths: Paths) -> tuple[int, ...]:

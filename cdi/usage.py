@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from cdi.files import names_in, os_error
+from cdi.files import os_error
 
 SLOTS = 1024
 """Processes that a region has room for."""
@@ -45,11 +45,10 @@ def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:
     now, so that a full filesystem is an error here and not a SIGBUS in a container. A region gets
     its name when it is complete: a crash leaves none that would be taken for one.
     """
-    present = names_in(directory)
     for name, gpus in gpus_by_share.items():
-        if name in present:
-            continue
         path = directory / name
+        if os.path.lexists(path):
+            continue
         new = directory / f".{name}.new"
         try:
             with suppress(FileNotFoundError):

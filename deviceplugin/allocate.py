@@ -20,7 +20,7 @@ from cdi.names import label, partition_names
 from cdi.planner import Want
 from cdi.store import Draft
 from deviceplugin import claims, events, nodelock, pods
-from deviceplugin.books import Books
+from deviceplugin.books import ANSWER_SECONDS, Books
 from deviceplugin.cluster import ApiError, Cluster
 from deviceplugin.deadline import Deadline
 from deviceplugin.devices import Unit, by_device_id
@@ -310,7 +310,8 @@ class Hami:
         if claims.next_slot(rest) is None and claim.lock is not None:
             # Behind the answer: the scheduler waits for it, and kubelet does not.
             task = partial(self._release, claim.lock, claim.seen)
-            self.releases.add("release the node's lock", task, nodelock.EXPIRE_SECONDS)
+            seconds = nodelock.EXPIRE_SECONDS
+            self.releases.add("release the node's lock", task, seconds, delay=ANSWER_SECONDS)
         log.info("gave %s of pod %s the share %s", container.name, pod, name)
         return name
 

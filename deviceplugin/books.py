@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,9 @@ from cdi.node import Node
 from cdi.options import STRATEGIES, Options
 from cdi.store import Draft, Paths
 from deviceplugin.log import log
+
+ANSWER_SECONDS = 0.005
+"""How long an answer takes to leave; what runs in this process meanwhile makes kubelet wait."""
 
 WAIT_SECONDS = 0.75
 """How long others may keep the books: whoever waits keeps allocations waiting as well."""
@@ -79,7 +83,10 @@ class Books:
 
     def _options(self, before: Options) -> Options:
         # A GPU that kubelet was told of by name keeps it, also where its index has changed.
-        return replace(before, strategies=STRATEGIES, **self.settings)
+        wanted = {"strategies": STRATEGIES, **self.settings}
+        if all(getattr(before, name) == value for name, value in wanted.items()):
+            return before
+        return replace(before, **wanted)
 
 
 def settle_behind(task: Callable[[], None]) -> None:
@@ -91,6 +98,7 @@ def settle_behind(task: Callable[[], None]) -> None:
     """
 
     def settle() -> None:
+        time.sleep(ANSWER_SECONDS)
         try:
             task()
         except AmdCdiError as error:

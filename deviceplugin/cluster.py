@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import urllib3
 from kubernetes.client.api_client import ApiClient
@@ -244,15 +245,16 @@ class Cluster:
         timeout: float | tuple[float, float],
     ) -> Any:
         kind = "merge-patch+json" if method == "PATCH" else "json"
-        method, url, headers, data, form = self._client.param_serialize(
-            method=method,
-            resource_path=path,
-            query_params=query,
-            header_params={"Accept": "application/json", "Content-Type": f"application/{kind}"},
-            body=body,
-            auth_settings=["BearerToken"],
+        headers = {
+            **self._client.default_headers,
+            "Accept": "application/json",
+            "Content-Type": f"application/{kind}",
+        }
+        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        return self._client.rest_client.request(  # type: ignore[no-untyped-call]
+            method, url, headers, body, _request_timeout=timeout
         )
-        return self._client.call_api(method, url, headers, data, form, _request_timeout=timeout)
 
 
 def persist(attempt: Callable[[], T], deadline: Deadline) -> T:

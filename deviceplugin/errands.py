@@ -26,14 +26,19 @@ class Errands:
         self._order = itertools.count()
         self._busy = False
 
-    def add(self, what: str, task: Callable[[], None], seconds: float) -> None:
-        """Run a task soon, and again while it raises AmdCdiError, for so many seconds."""
+    def add(
+        self, what: str, task: Callable[[], None], seconds: float, *, delay: float = 0.0
+    ) -> None:
+        """Run a task soon, and again while it raises AmdCdiError, for so many seconds.
+
+        Not before ``delay`` seconds have passed.
+        """
         errand = _Errand(what, task, time.monotonic() + seconds, FIRST_SECONDS)
         with self._changed:
             if len(self._waiting) >= MOST:
                 log.warning("given up, as too much waits to be done: %s", what)
                 return
-            heapq.heappush(self._waiting, (time.monotonic(), next(self._order), errand))
+            heapq.heappush(self._waiting, (time.monotonic() + delay, next(self._order), errand))
             self._changed.notify_all()
 
     def settle(self, seconds: float) -> bool:
