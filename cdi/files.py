@@ -184,6 +184,12 @@ class Spares:
                     ready.append(os.open(directory, UNNAMED, 0o600))
         self.taken.clear()
 
+    def close(self) -> None:
+        """Let go of what is ready, which keeps its filesystem busy."""
+        for ready in self.ready.values():
+            _close(ready)
+        self.ready.clear()
+
 
 @dataclass(slots=True)
 class Staging:

@@ -81,6 +81,7 @@ def test_a_share_from_booking_to_answer_in_three_round_trips(tmp_path: Path) -> 
         ]
         uid = document["metadata"]["uid"]
         assert name == f"amd.com/gpu=pod-{uid}.main"
+        assert (it.root / f"etc/cdi/amd.com-gpu_pod-{uid}.main.yaml").exists()
         assert it.env(name) == {
             "ROCR_VISIBLE_DEVICES": "GPU-8e1bb56457addd1b",
             "HIP_VISIBLE_DEVICES": "0",

@@ -153,8 +153,8 @@ def test_a_clock_that_stands_hides_nothing(node: Node, tmp_path: Path) -> None:
     place = paths(tmp_path / "ram")
     place.sysroot.mkdir()
     subprocess.run(["mount", "-t", "ramfs", "ramfs", place.sysroot], check=True)
+    memory = Memory()
     try:
-        memory = Memory()
         for _ in range(60):
             store.update(place, node, partial(step, node, ("add", 0)), memory)
             store.update(place, node, partial(step, node, ("remove", 0)))
@@ -162,4 +162,5 @@ def test_a_clock_that_stands_hides_nothing(node: Node, tmp_path: Path) -> None:
             assert names_in(place.values_dir) == {"share-0.conf", "share-0.args"}
             store.update(place, node, partial(step, node, ("remove", 0)), memory)
     finally:
+        memory.spares.close()
         subprocess.run(["umount", place.sysroot], check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdi.errors import PermanentError
-from cdi.names import is_share, label, share_device
+from cdi.names import is_pod_spec, is_share, label, share_device, spec_file
 from tests.unit.nodes import cpx, gpu
 
 
@@ -40,3 +40,29 @@ def test_names_of_shares(name: str) -> None:
 )
 def test_names_of_other_things(name: str) -> None:
     assert not is_share(name)
+
+
+@pytest.mark.parametrize("main", ["amd.com-gpu.yaml", "gpus.json"])
+def test_a_pods_share_has_a_file_of_its_own(main: str) -> None:
+    stem, _, suffix = main.rpartition(".")
+    assert spec_file(main, "pod-u.c") == f"{stem}_pod-u.c.{suffix}"
+    assert spec_file(main, "share-a") == spec_file(main, "0-1of2") == main
+    assert is_pod_spec(main, f"{stem}_pod-u.c.{suffix}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "amd.com-gpu.yaml",
+        "amd.com-gpu_share-a.yaml",
+        "amd.com-gpu_pod-u.c.json",
+        "amd.com-gpu_pod-u/c.yaml",
+        "amd.com-gpu-pod-u.c.yaml",
+        "other_pod-u.c.yaml",
+        "pod-u.c",
+        "pod-u.c.yaml",
+        "amd.com-gpu_pod-.yaml",
+    ],
+)
+def test_files_of_others(name: str) -> None:
+    assert not is_pod_spec("amd.com-gpu.yaml", name)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cdi.errors import AmdCdiError
-from cdi.files import Staging, at_once, staging
+from cdi.files import MAX_SPARES, Spares, Staging, at_once, staging
+from tests import need
 
 
 def test_many_files_come_into_their_places_and_no_descriptor_stays(tmp_path: Path) -> None:
@@ -40,10 +41,6 @@ def test_what_was_there_is_kept_beside_it(tmp_path: Path) -> None:
 
 def test_a_failed_sync_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"old")
-
-    def fail(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
     staged = Staging()
     staged.write(tmp_path / "a", b"new")
     staged.write(tmp_path / "b", b"new")
@@ -51,6 +48,10 @@ def test_a_failed_sync_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(AmdCdiError, match=f"cannot write {tmp_path}/[ab]: No space left"):
         staged.commit(at_once)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
+
+
+def fail(descriptor: int) -> None:
+    raise OSError(28, "No space left on device")
 
 
 NO_THREADS = """
@@ -87,3 +88,76 @@ def test_where_there_are_no_more_threads_it_takes_longer(tmp_path: Path) -> None
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
         "abc", b"settle_behind"
     )
+
+
+def test_what_is_asked_last_can_stop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    seen = []
+
+    def refuse() -> None:
+        seen.extend(sorted(path.name for path in tmp_path.iterdir()))
+        raise AmdCdiError("no")
+
+    def write_both() -> None:
+        with staging(confirm=refuse) as staged:
+            staged.write(tmp_path / "a", b"new")
+            staged.write(tmp_path / "b", b"new")
+
+    with pytest.raises(AmdCdiError, match="no"):
+        write_both()
+    assert seen == [".a.new", ".b.new", "a"], "it is asked when all is written"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
+    # And who agreed learns of a disk that does not.
+    monkeypatch.setattr(os, "fsync", fail)
+    agreed: list[bool] = []
+    with (
+        pytest.raises(AmdCdiError, match="No space left"),
+        staging(confirm=lambda: agreed.append(True)) as staged,
+    ):
+        staged.write(tmp_path / "a", b"new")
+    assert agreed
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
+
+
+def test_files_that_are_ready_have_no_name(tmp_path: Path) -> None:
+    spares = Spares()
+    before = descriptors()
+    for number in range(50):
+        with staging(spares=spares) as staged:
+            for name in "abc":
+                staged.write(tmp_path / name, b"%d" % number)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
+            "abc", b"%d" % number
+        )
+        assert {path.stat().st_mode for path in tmp_path.iterdir()} == {0o100644}
+        assert descriptors() == before + MAX_SPARES
+    (tmp_path / ".a.new").write_bytes(b"left by a process that died")
+    with staging(spares=spares) as staged:
+        staged.write(tmp_path / "a", b"last")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "c"}
+    assert (tmp_path / "a").read_bytes() == b"last"
+    spares.close()
+    assert descriptors() == before
+
+
+def test_files_that_are_ready_elsewhere_are_of_no_use(tmp_path: Path) -> None:
+    need.superuser("mounting")
+    spares = Spares()
+    place = tmp_path / "place"
+    place.mkdir()
+    with staging(spares=spares) as staged:
+        staged.write(place / "a", b"below")
+    before = descriptors()
+    subprocess.run(["mount", "-t", "ramfs", "ramfs", place], check=True)
+    try:
+        # A ramfs has no files without a name in old kernels, and the ready ones are not on it.
+        for content in (b"one", b"two"):
+            with staging(spares=spares) as staged:
+                staged.write(place / "a", content)
+            assert (place / "a").read_bytes() == content
+        assert descriptors() <= before + MAX_SPARES
+    finally:
+        spares.close()
+        assert descriptors() < before
+        subprocess.run(["umount", place], check=True)
+    assert (place / "a").read_bytes() == b"below"
