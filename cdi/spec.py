@@ -7,6 +7,9 @@
   and the usage region as mounts, and the hook that refuses to start what is not held to it. One
   device is all that a container gets: of two, the second would overwrite the environment of the
   first.
+
+GPUs, partitions and users' shares stand in one file, the share of each pod in one of its own: one
+more costs the same however many there are.
 """
 
 from __future__ import annotations
