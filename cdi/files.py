@@ -305,6 +305,11 @@ def _beside(target: Path) -> Path:
     return target.with_name(f".{target.name}.new")
 
 
+def unstaged(name: str) -> str:
+    """Return the name that a file gets when it is complete."""
+    return name[1:].removesuffix(".new") if name.startswith(".") else name
+
+
 def at_once(task: Callable[[], None]) -> None:
     """Settle renames before anything else is done."""
     task()

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdi import store, topology
+from cdi.draft import Draft
 from cdi.errors import AmdCdiError, TemporaryError
 from cdi.options import Options
-from cdi.store import Draft, Paths
+from cdi.paths import Paths
 
 SECONDS = 1.0
 

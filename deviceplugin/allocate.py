@@ -14,11 +14,11 @@ from http import HTTPStatus
 from typing import Protocol
 
 from cdi import planner
+from cdi.draft import Draft
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 from cdi.ledger import Ledger
 from cdi.names import label, partition_names
 from cdi.planner import Want
-from cdi.store import Draft
 from deviceplugin import claims, events, nodelock, pods
 from deviceplugin.books import ANSWER_SECONDS, Books
 from deviceplugin.cluster import ApiError, Cluster

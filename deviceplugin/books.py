@@ -11,12 +11,13 @@ from typing import Any
 
 from cdi import ledger as ledgers
 from cdi import store
+from cdi.draft import Draft
 from cdi.errors import AmdCdiError, TemporaryError
 from cdi.ledger import Ledger
 from cdi.memory import Memory
 from cdi.node import Node
 from cdi.options import STRATEGIES, Options
-from cdi.store import Draft, Paths
+from cdi.paths import Paths
 from deviceplugin.log import log
 
 ANSWER_SECONDS = 0.005

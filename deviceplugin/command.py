@@ -11,7 +11,8 @@ from functools import partial
 
 from cdi.errors import AmdCdiError
 from cdi.files import LOCK_SECONDS
-from cdi.store import Paths, missing
+from cdi.paths import Paths
+from cdi.store import missing
 from deviceplugin import cluster, devices, health, heap, log
 from deviceplugin.allocate import Allocator, Hami, WholeGpus
 from deviceplugin.announce import Announcer

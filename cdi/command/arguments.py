@@ -14,7 +14,7 @@ import typer
 from cdi import options
 from cdi.errors import PermanentError
 from cdi.files import os_error
-from cdi.store import Paths
+from cdi.paths import Paths
 from cdi.version import __version__
 
 T = TypeVar("T")

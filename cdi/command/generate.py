@@ -27,9 +27,10 @@ from cdi.command.arguments import (
     UsageDir,
 )
 from cdi.command.look import show_difference
+from cdi.draft import Draft
 from cdi.errors import AmdCdiError
 from cdi.options import Options
-from cdi.store import Draft, Paths
+from cdi.paths import Paths
 from cdi.watch import watch
 
 

@@ -13,6 +13,7 @@ from cdi import difference, ledger, registry, spec, spectext, store, topology
 from cdi.amount import format_bytes
 from cdi.command import arguments, output
 from cdi.command.arguments import Json, Sample, SpecDir, SpecDirs, StateDir, Sysroot, UsageDir
+from cdi.draft import Draft, offered
 from cdi.edits import ContainerEdits, Spec
 from cdi.errors import PermanentError
 from cdi.names import label
@@ -85,7 +86,7 @@ def validate(
             if not findings[str(path)]:
                 entries.append(registry.load(path))
         except PermanentError as error:
-            findings[str(path)] = [str(error)]
+            findings[str(path)] = [str(error).removeprefix(f"{path} ")]
     for path, lines in registry.rivals(entries).items():
         findings[str(path)] += lines
     if as_json:
@@ -116,7 +117,7 @@ def diff(
         raise typer.Exit(1)
 
 
-def show_difference(path: Path, made: store.Draft, as_json: bool) -> bool:
+def show_difference(path: Path, made: Draft, as_json: bool) -> bool:
     """Print what sets the file apart from the draft that would replace it; say if anything."""
     old: Spec | None = None
     note = ""
@@ -171,7 +172,7 @@ def show_topology(
     paths = arguments.paths(sysroot, sample, None, state_dir)
     node = topology.read_node(paths.sysroot)
     output.warn(node.warnings)
-    shares = store.offered(node, ledger.load(paths.state_dir))
+    shares = offered(node, ledger.load(paths.state_dir))
     pictures = [
         picture.draw(gpu, partition, shares) for gpu in node.gpus for partition in gpu.partitions
     ]

@@ -23,6 +23,7 @@ from cdi.command.arguments import (
     Sysroot,
     UsageDir,
 )
+from cdi.draft import offered
 from cdi.errors import PermanentError
 from cdi.ledger import Ledger
 from cdi.share import Share
@@ -114,7 +115,7 @@ def create(
         before = replace(before, options=replace(before.options, **given))
         present = next((share for share in before.shares if share.name == device), None)
         if present is None:
-            living = store.offered(node, before)
+            living = offered(node, before)
             return before.with_share(planner.plan(device, wants, living, memory_scaling))
         if planner.matches(present, wants, memory_scaling):
             return before

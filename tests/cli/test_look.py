@@ -93,7 +93,7 @@ def test_validate_says_every_finding_of_every_file(shared_radeons: Host) -> None
     assert result.status == 1
     for part in ("0.5.0", "'=x'", "'start'", "timeout: 0", "'b_'"):
         assert any(part in line for line in result.out.splitlines() if str(first) in line), part
-    assert f"{second} is neither YAML nor JSON" in result.out
+    assert f"{second}: is neither YAML nor JSON" in result.out
     assert f"{shared_radeons.spec_file}: valid" in result.out
     assert "No such file" in result.out
     as_json = shared_radeons.run("validate", "--json", first, shared_radeons.spec_file)

@@ -12,6 +12,7 @@ import pytest
 from cdi import planner, store, topology
 from cdi.amount import MIB, Amount
 from cdi.ledger import Ledger
+from cdi.paths import Paths
 from cdi.store import LOCK_FILE
 from tests import specs
 from tests.cli.conftest import MakeHost
@@ -35,7 +36,7 @@ def give(host: Host, *names: str) -> None:
             ledger = ledger.with_share(planner.plan(name, [want], ledger.shares))
         return ledger
 
-    paths = store.Paths(host.sysroot, host.spec_dir, host.state_dir, host.folder / "usage")
+    paths = Paths(host.sysroot, host.spec_dir, host.state_dir, host.folder / "usage")
     store.update(paths, node, add)
 
 

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from cdi import topology
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 from cdi.files import lock
-from cdi.store import LOCK_FILE, Paths
+from cdi.paths import Paths
+from cdi.store import LOCK_FILE
 from deviceplugin import allocate, claims, devices, errands, nodelock, pods
 from deviceplugin.allocate import Hami
 from deviceplugin.announce import Announcer

@@ -19,7 +19,7 @@ from cdi.ledger import Ledger
 from cdi.memory import Memory
 from cdi.node import Node
 from cdi.options import Options
-from cdi.store import Paths
+from cdi.paths import Paths
 from tests import need
 
 
