@@ -176,13 +176,16 @@ class Spares:
         return descriptor
 
     def refill(self) -> None:
-        """Make ready what may be taken next, where the filesystem knows of files without a name."""
-        for directory, count in self.taken.items():
+        """Make ready what may be taken next, where the filesystem knows of files without a name.
+
+        Meanwhile another thread may take some.
+        """
+        taken, self.taken = self.taken, Counter()
+        for directory, count in list(taken.items()):
             ready = self.ready.setdefault(directory, [])
             with suppress(OSError):
                 while len(ready) < min(count, MAX_SPARES):
                     ready.append(os.open(directory, UNNAMED, 0o600))
-        self.taken.clear()
 
     def close(self) -> None:
         """Let go of what is ready, which keeps its filesystem busy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,35 @@ def test_files_that_are_ready_elsewhere_are_of_no_use(tmp_path: Path) -> None:
         assert descriptors() < before
         subprocess.run(["umount", place], check=True)
     assert (place / "a").read_bytes() == b"below"
+
+
+def test_files_are_made_ready_while_others_are_taken(tmp_path: Path) -> None:
+    spares = Spares()
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def refill() -> None:
+        try:
+            while not stop.is_set():
+                spares.refill()
+        except RuntimeError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=refill) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(400):
+            # New directories change what the other threads go through.
+            path = tmp_path / str(number % 100) / str(number)
+            path.parent.mkdir(exist_ok=True)
+            descriptor = spares.take(path)
+            assert (descriptor is not None) == path.exists()
+            if descriptor is not None:
+                os.close(descriptor)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        spares.close()
+    assert not errors
