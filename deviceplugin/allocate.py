@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Protocol
@@ -129,6 +129,8 @@ class _Claim:
     """The container of a pod that HAMi did not schedule."""
     remembered: bool = False
     """Whether the pod is as the watch told of it last, so that it may have changed since."""
+    told: list[Pod] = field(default_factory=list)
+    """The pod once it has been told what it gets."""
 
     @property
     def lock(self) -> Held | None:
@@ -177,7 +179,8 @@ class Hami:
                 try:
                     return [self._give(claim, device_ids, work)]
                 except PermanentError:
-                    if not claim.remembered:
+                    # A pod that has been told waits no more: another one would be found.
+                    if claim.told or not claim.remembered:
                         raise
                     claim = self._find(device_ids, work, remembering=False)
                     return [self._give(claim, device_ids, work)]
@@ -298,15 +301,14 @@ class Hami:
             wants.append(claims.want(booking, unit))
         name = pod.share_name(container)
         rest = emptied(slots, index)
-        served: list[Pod] = []
         self._book(
             name,
             wants,
             self.memory_scale,
             pod.later(container),
-            lambda ledger: served.append(self._tell(claim, rest, ledger, work)),
+            lambda ledger: claim.told.append(self._tell(claim, rest, ledger, work)),
         )
-        self.pods.put(*served)
+        self.pods.put(*claim.told)
         if claims.next_slot(rest) is None and claim.lock is not None:
             # Behind the answer: the scheduler waits for it, and kubelet does not.
             task = partial(self._release, claim.lock, claim.seen)
@@ -365,7 +367,11 @@ class Hami:
             )
         except ApiError as error:
             # It may have been done all the same, and the reply was lost.
-            found = self._read_back(pod)
+            try:
+                found = self._read_back(pod)
+            except ApiError:
+                # Nobody knows, so this is no reason to look for another pod.
+                raise error from None
             if found is not None and all(
                 found["metadata"].get("annotations", {}).get(key) == value
                 for key, value in annotations.items()
@@ -379,11 +385,8 @@ class Hami:
         return pods.parse(document)
 
     def _read_back(self, pod: Pod) -> dict[str, dict[str, dict[str, str]]] | None:
-        """Return the pod as it is now; None if it is gone or cannot be read."""
-        try:
-            found = self.cluster.pod(pod.namespace, pod.name, Deadline.after(READ_BACK_SECONDS))
-        except ApiError:
-            return None
+        """Return the pod as it is now; None if it is gone. Raises ApiError if it cannot be read."""
+        found = self.cluster.pod(pod.namespace, pod.name, Deadline.after(READ_BACK_SECONDS))
         return found if found is not None and found["metadata"].get("uid") == pod.uid else None
 
     # What has to be done in the end

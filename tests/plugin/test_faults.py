@@ -395,6 +395,71 @@ def test_what_the_watch_has_not_told_yet_is_found_out(
         assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "success"
 
 
+def plain(it: Rig) -> None:
+    """Add a pod that waits for one GPU as well, which HAMi did not schedule."""
+    container = {"name": "main", "resources": {"limits": {"amd.com/gpu": "1"}}}
+    it.server.add_pod(
+        {
+            "metadata": {"name": "plain", "namespace": "default"},
+            "spec": {"nodeName": NODE, "containers": [container]},
+            "status": {"phase": "Pending"},
+        }
+    )
+    await_that(lambda: it.hami.pods.named("default", "plain") is not None)
+
+
+def a_unit(it: Rig) -> str:
+    return min(devices.by_device_id(it.inventory.state.units))
+
+
+def test_a_reply_that_stays_lost_gives_no_other_pods_share(tmp_path: Path) -> None:
+    with rig(tmp_path) as it:
+        plain(it)
+        bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        await_that(lambda: it.hami.pods.named("default", "one") is not None)
+        lost: list[float] = []
+
+        def decide(request: Request) -> Fault:
+            # Done, and the reply is lost; until it would have been read back there is no answer.
+            if request.method == "PATCH" and not lost:
+                lost.append(time.monotonic())
+                return Fault(reset_after=True)
+            reads = request.method == "GET" and request.path.endswith("/pods/one")
+            away = reads and lost and time.monotonic() < lost[0] + allocate.READ_BACK_SECONDS + 0.3
+            return Fault(reset_before=bool(away))
+
+        it.server.fault = decide
+        with pytest.raises(TemporaryError, match="default/one"):
+            it.hami.allocate([a_unit(it)])
+        settle(it)
+        assert not it.scene.shares
+        failed = it.server.pod("default", "one")
+        assert annotation(failed, "hami.io/bind-phase") == "failed"
+        assert annotation(failed, "hami.io/amd-cu-allocated") is None
+
+
+def test_a_disk_that_fails_after_the_pod_was_told_fails_that_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig(tmp_path) as it:
+        plain(it)
+        bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        await_that(lambda: it.hami.pods.named("default", "one") is not None)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", read_only)
+            with pytest.raises(PermanentError, match=r"default/one: .*Read-only file system"):
+                it.hami.allocate([a_unit(it)])
+        settle(it)
+        assert not it.scene.shares
+        failed = it.server.pod("default", "one")
+        assert annotation(failed, "hami.io/bind-phase") == "failed"
+        assert annotation(failed, "hami.io/amd-cu-allocated") is None
+
+
+def read_only(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), "here")
+
+
 def test_giving_shares_back_does_not_keep_allocations_from_their_turn(tmp_path: Path) -> None:
     with rig(tmp_path) as it:
         name = admit(it, bind(it.server, "one", [Ask(cores=25, memory=1024)]))
