@@ -34,8 +34,6 @@ class Draft:
     """Specs that have to be written, or compared, by name."""
     stale: frozenset[str]
     """Specs of ours that have to go."""
-    listed: frozenset[str]
-    """What lies in the spec directory now."""
     warnings: tuple[str, ...]
     changed: bool = False
     """Whether a spec was another one before."""
@@ -78,7 +76,8 @@ def make(
     host_paths = paths.host_paths
     offers = memory.offers_for((node, options, host_paths))
     rendering = spec.render(node, shares, options, host_paths, offers)
-    listed = memory.listed if memory.listed is not None else registry.files_in(paths.spec_dir)
+    # Others write there without our lock, also while we do, so it is listed each time.
+    listed = registry.files_in(paths.spec_dir)
     ours = rendering.files | own_files
     left = {name for name in listed - ours if _is_left(unstaged(name), own_files)}
     others = [
@@ -104,6 +103,7 @@ def make(
         for offer in fresh
         if offer.file != options.file
     }
+    stale = (listed & ours) - present | {name for name in left if unstaged(name) not in present}
     left_out = _partitions_without_splits(node, ledger)
     return Draft(
         paths.spec_dir / options.file,
@@ -112,8 +112,8 @@ def make(
         offering,
         fresh,
         files,
-        (listed & ours) - present | {name for name in left if unstaged(name) not in present},
-        listed,
+        # Runtimes do not look into directories, whatever these are called.
+        frozenset([name for name in stale if not _is_directory(paths.spec_dir / name)]),
         (
             *node.warnings,
             *rendering.warnings,
@@ -174,3 +174,7 @@ def _partitions_without_splits(node: Node, ledger: Ledger) -> list[str]:
 def _is_left(name: str, own_files: Collection[str]) -> bool:
     """Whether a spec is one of ours that nobody needs: of a pod that is gone, or staged once."""
     return name in own_files or any(names.is_pod_spec(file, name) for file in own_files)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

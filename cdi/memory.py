@@ -51,8 +51,6 @@ class Memory:
     living: frozenset[str] = frozenset()
     """The shares that there were, offered or not."""
     spares: Spares = field(default_factory=Spares)
-    listed: frozenset[str] | None = None
-    """What lies in the spec directory."""
     stamps: tuple[int, ...] = ()
     """When the ledger and the directories of the shares' files were changed last, in ns: at other
     times they are read anew."""
@@ -67,11 +65,14 @@ class Memory:
     def keep(self, offers: Iterable[spec.Offer], living: frozenset[str]) -> None:
         """Remember the files of these, and drop what was kept of shares that are gone."""
         self.written = frozenset(offers)
-        if not self.living <= living:
-            for kept in (self.lines, self.offers.shares):
-                for name in kept.keys() - living:
-                    del kept[name]
         self.living = living
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was kept of shares that are gone, or never came as their update failed."""
+        for kept in (self.lines, self.offers.shares):
+            for name in kept.keys() - self.living:
+                del kept[name]
 
     def text_of(self, devices: tuple[Device, ...], form: str) -> bytes:
         """Return the spec of these devices; only new ones are checked and written out.

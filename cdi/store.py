@@ -68,6 +68,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     """
     stays = memory is not None
     memory = memory or Memory()
+    memory.forget()
     _require_apart(paths)
     if not paths.state_dir.is_dir():
         # Directories are made for what will succeed.
@@ -81,7 +82,6 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         untouched = bool(memory.stamps) and memory.stamps == _stamps(paths)
         if not untouched:
             memory.written = frozenset()
-            memory.listed = None
         before = ledgers.load(paths.state_dir, memory.ledger, untouched=untouched)
         after = change(before)
         made = _checked(paths, node, before, after, memory, offering)
@@ -108,10 +108,13 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
                 staged.write(paths.spec_dir / name, text) for name, text in made.files.items()
             ]
             if usage.bounded(paths.usage_dir):
+                # Of an update that came to nothing, whose share may have been of other GPUs.
+                usage.remove(
+                    paths.usage_dir, [one.name for one in held if _comes(one.name, before, after)]
+                )
                 usage.lay(paths.usage_dir, {one.name: one.gpus for one in held})
         memory.ledger = (document, after)
         memory.keep(made.rendering.offers, living)
-        memory.listed = made.listed - made.stale | made.files.keys()
         usage.remove(paths.values_dir, stale)
         if usage.bounded(paths.usage_dir):
             usage.remove(paths.usage_dir, _stale_regions(paths.usage_dir, known, living))
@@ -289,6 +292,12 @@ def _stamp(paths: Paths) -> tuple[int, ...]:
     except OSError:
         # Only its owner may: then they are read anew each time.
         return ()
+
+
+def _comes(name: str, before: Ledger, after: Ledger) -> bool:
+    """Whether a share comes into the ledger, or has another number of GPUs than it had."""
+    old, new = before.share(name), after.share(name)
+    return new is not None and (old is None or len(old.slices) != len(new.slices))
 
 
 def _is_stale(name: str, keep: frozenset[str]) -> bool:

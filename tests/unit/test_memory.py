@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from cdi import ledger, planner, sample, spec, spectext, store, topology
 from cdi.amount import Amount
+from cdi.draft import Draft
 from cdi.errors import PermanentError
 from cdi.files import names_in
 from cdi.ledger import Ledger
@@ -114,6 +116,80 @@ def test_memory_does_not_grow_with_shares_that_are_gone(node: Node, tmp_path: Pa
     assert not memory.offers.shares
     assert not memory.written
     assert not memory.offers.beside
+
+
+def test_nor_with_shares_that_never_came(node: Node, tmp_path: Path) -> None:
+    def refuse(_: Draft) -> None:
+        raise RuntimeError
+
+    memory = Memory()
+    place = paths(tmp_path)
+    store.update(place, node, partial(step, node, ("add", 0)), memory)
+    for number in range(1, 9):
+        with pytest.raises(RuntimeError):
+            store.update(place, node, partial(step, node, ("pod", number)), memory, confirm=refuse)
+    assert len(memory.lines) <= 2
+    assert len(memory.offers.shares) <= 2
+
+
+def test_what_others_write_during_an_update_is_seen_by_the_next(node: Node, tmp_path: Path) -> None:
+    """Other vendors' tools know nothing of our lock."""
+    memory = Memory()
+    place = paths(tmp_path)
+    theirs = place.spec_dir / "vendor.json"
+    device = {"name": "0", "containerEdits": {"env": ["A=1"]}}
+    document = {"cdiVersion": "0.6.0", "kind": "amd.com/gpu", "devices": [device]}
+    store.update(place, node, partial(step, node, ("pod", 0)), memory)
+    ours = place.spec_dir / "amd.com-gpu_pod-0.main.yaml"
+
+    def others(_: Draft) -> None:
+        theirs.write_text(json.dumps(document), encoding="utf-8")
+        ours.unlink()
+
+    store.update(place, node, partial(step, node, ("pod", 1)), memory, confirm=others)
+    made = store.update(place, node, partial(step, node, ("pod", 2)), memory)
+    assert any(str(theirs) in warning for warning in made.warnings)
+    assert ours.exists()
+    change = partial(step, node, ("pod", 3))
+    store.update(place, node, change, memory, confirm=lambda _: theirs.unlink())
+    assert not store.update(place, node, partial(step, node, ("pod", 4)), memory).warnings
+
+
+def test_a_directory_is_no_spec_that_was_left(node: Node, tmp_path: Path) -> None:
+    place = paths(tmp_path)
+    store.update(place, node, partial(step, node, ("pod", 0)))
+    left = place.spec_dir / "amd.com-gpu_pod-1.main.yaml"
+    left.mkdir()
+    store.update(place, node, partial(step, node, ("pod", 2)))
+    assert left.is_dir()
+    left.rmdir()
+    left.symlink_to("nowhere")
+    store.update(place, node, lambda before: before)
+    assert not left.is_symlink()
+
+
+def test_a_region_of_a_share_that_never_came_is_not_used(node: Node, tmp_path: Path) -> None:
+    need.superuser("mounting")
+    place = paths(tmp_path)
+    place.usage_dir.mkdir()
+    places = [(gpu, partition) for gpu in node.gpus for partition in gpu.partitions][:2]
+
+    def make(gpus: int, before: Ledger) -> Ledger:
+        wants = [planner.Want(*place, memory=Amount(1, percent=True)) for place in places[:gpus]]
+        return before.with_share(planner.plan("share-a", wants, before.shares))
+
+    def refuse(_: Draft) -> None:
+        raise RuntimeError
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place.usage_dir], check=True)
+    try:
+        with pytest.raises(RuntimeError):
+            store.update(place, node, partial(make, 1), confirm=refuse)
+        store.update(place, node, partial(make, 2))
+        # A page, and 1024 slots of 16 bytes and 8 for each GPU.
+        assert (place.usage_dir / "share-a").stat().st_size == 4096 + 1024 * (16 + 2 * 8)
+    finally:
+        subprocess.run(["umount", place.usage_dir], check=True)
 
 
 def test_a_name_that_two_devices_have_is_refused(node: Node) -> None:
