@@ -30,14 +30,14 @@ class Difference:
         ]
 
 
-def compare(old: Spec | None, new: Spec) -> Difference:
-    """Return what changes when ``new`` takes the place of ``old``, None if there is no old one."""
-    before = {device["name"]: device for device in old["devices"]} if old else {}
+def compare(old: Spec, new: Spec) -> Difference:
+    """Return what changes when ``new`` takes the place of ``old``."""
+    before = {device["name"]: device for device in old["devices"]}
     after = {device["name"]: device for device in new["devices"]}
     fields = ("cdiVersion", "kind", "containerEdits", "annotations")
     return Difference(
         added=tuple(name for name in after if name not in before),
         removed=tuple(name for name in before if name not in after),
         changed=tuple(name for name in after if name in before and after[name] != before[name]),
-        common=tuple(field for field in fields if old and old.get(field) != new.get(field)),
+        common=tuple(field for field in fields if old.get(field) != new.get(field)),
     )

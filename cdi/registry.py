@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
 from typing import Any, cast
 
@@ -111,14 +110,14 @@ def load(path: Path) -> Entry:
     return Entry(path, cast("Spec", document))
 
 
-def load_node(path: Path) -> Spec:
-    """Return the spec of a node's GPUs and those of pods' shares beside it, as one.
+def load_node(path: Path) -> tuple[list[Entry], list[str]]:
+    """Return the spec of a node's GPUs and those of pods' shares beside it.
 
-    Raises PermanentError if one of them cannot be read.
+    And why some of them cannot be read, none of which is that there is none.
     """
     found = [name for name in files_in(path.parent) if names.is_pod_spec(path.name, name)]
-    specs = [load(one).spec for one in (path, *paths_in(path.parent, found))]
-    return {**specs[0], "devices": [device for spec in specs for device in spec["devices"]]}
+    pods = paths_in(path.parent, found)
+    return _load([path, *pods] if path.exists() else pods)
 
 
 def load_all(directories: Iterable[Path]) -> tuple[list[Entry], list[str]]:
@@ -126,15 +125,19 @@ def load_all(directories: Iterable[Path]) -> tuple[list[Entry], list[str]]:
 
     Runtimes skip those.
     """
+    entries, skipped = _load([path for directory in directories for path in paths_in(directory)])
+    return entries, [f"runtimes skip a spec: {error}" for error in skipped]
+
+
+def _load(paths: Iterable[Path]) -> tuple[list[Entry], list[str]]:
     entries = []
-    skipped = []
-    for directory in directories:
-        for path in paths_in(directory):
-            try:
-                entries.append(load(path))
-            except AmdCdiError as error:
-                skipped.append(f"runtimes skip a spec: {error}")
-    return entries, skipped
+    errors = []
+    for path in paths:
+        try:
+            entries.append(load(path))
+        except AmdCdiError as error:
+            errors.append(str(error))
+    return entries, errors
 
 
 def rivals(entries: Sequence[Entry]) -> dict[Path, list[str]]:
@@ -142,13 +145,22 @@ def rivals(entries: Sequence[Entry]) -> dict[Path, list[str]]:
 
     Runtimes use neither of two devices of one name.
     """
+    holders: dict[tuple[Path, str], list[Path]] = {}
+    for entry in entries:
+        for name in entry.devices:
+            holders.setdefault((entry.path.parent, name), []).append(entry.path)
     found: dict[Path, list[str]] = {}
-    for one, other in permutations(entries, 2):
-        common = one.devices.keys() & other.devices.keys()
-        if common and one.path.parent == other.path.parent:
-            names = ", ".join(name for name in one.devices if name in common)
-            line = f"{other.path} has the devices {names} as well, and runtimes use neither"
-            found.setdefault(one.path, []).append(line)
+    for entry in entries:
+        common: dict[Path, list[str]] = {}
+        for name in entry.devices:
+            for other in holders[entry.path.parent, name]:
+                if other != entry.path:
+                    common.setdefault(other, []).append(name)
+        if common:
+            found[entry.path] = [
+                f"{other} has the devices {', '.join(names)} as well, and runtimes use neither"
+                for other, names in common.items()
+            ]
     return found
 
 

@@ -14,7 +14,7 @@ from cdi.amount import format_bytes
 from cdi.command import arguments, output
 from cdi.command.arguments import Json, Sample, SpecDir, SpecDirs, StateDir, Sysroot, UsageDir
 from cdi.draft import Draft, offered
-from cdi.edits import ContainerEdits, Spec
+from cdi.edits import ContainerEdits
 from cdi.errors import PermanentError
 from cdi.names import label
 from cdi.node import Gpu, Node, Partition
@@ -119,21 +119,17 @@ def diff(
 
 def show_difference(path: Path, made: Draft, as_json: bool) -> bool:
     """Print what sets the file apart from the draft that would replace it; say if anything."""
-    old: Spec | None = None
-    note = ""
-    if path.exists():
-        try:
-            old = registry.load_node(path)
-        except PermanentError as error:
-            note = str(error)
-    found = difference.compare(old, made.document)
+    entries, broken = registry.load_node(path)
+    common = next((entry.spec for entry in entries if entry.path == path), made.document)
+    devices = [device for entry in entries for device in entry.spec["devices"]]
+    found = difference.compare({**common, "devices": devices}, made.document)
     if as_json:
         output.document({"path": str(path), **asdict(found)})
-    elif found:
-        output.lines([f"{path}:" if not note else f"{path}: {note}", *found.lines])
+    elif found or broken:
+        output.lines([f"{path}: {'; '.join(broken)}".removesuffix(" "), *found.lines])
     else:
         output.lines([f"{path} is up to date"])
-    return bool(found)
+    return bool(found or broken)
 
 
 def inject(

@@ -90,6 +90,27 @@ def test_commands_see_all_specs_as_one(host: Host) -> None:
     assert specs.devices(copy.parent) == specs.devices(host.spec_dir)
 
 
+def test_a_spec_that_cannot_be_read_hides_no_other(host: Host) -> None:
+    broken = host.spec_dir / f"amd.com-gpu_{POD}.yaml"
+    broken.write_text("half")
+    told, *lines = host.run("diff").failed(status=1).out.splitlines()
+    assert str(broken) in told
+    assert lines == [f"+ {POD}"]
+    host.generate().done()
+    left = host.spec_dir / "amd.com-gpu_pod-gone.main.yaml"
+    left.write_text("half")
+    told, *lines = host.run("diff").failed(status=1).out.splitlines()
+    assert str(left) in told
+    assert not lines
+    host.generate().done()
+    assert "up to date" in host.run("diff").done().out
+    host.spec_file.unlink()
+    told, *lines = host.run("diff").failed(status=1).out.splitlines()
+    assert told == f"{host.spec_file}:"
+    assert {"+ 0", "+ 1", "+ all", "+ share-mine"} <= set(lines)
+    assert f"+ {POD}" not in lines
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -27,8 +27,8 @@ def test_the_same_is_no_difference() -> None:
     assert not difference.compare(spec_of(a="1"), spec_of(a="1"))
 
 
-def test_without_an_old_spec_everything_is_new() -> None:
-    assert difference.compare(None, spec_of(a="1")).added == ("a",)
+def test_without_an_old_device_everything_is_new() -> None:
+    assert difference.compare(spec_of(), spec_of(a="1")).added == ("a",)
 
 
 def test_what_all_devices_get_counts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,25 @@ def test_rivals_are_two_files_of_one_directory(tmp_path: Path) -> None:
         etc / "a.json": [f"{etc / 'b.json'} {why}"],
         etc / "b.json": [f"{etc / 'a.json'} {why}"],
     }
+
+
+def test_rivals_among_many_specs_are_soon_found() -> None:
+    """Each pair of them looked at would be 20 million."""
+    entries = [
+        registry.Entry(
+            Path(f"/etc/cdi/{number}.yaml"),
+            {
+                "cdiVersion": "0.5.0",
+                "kind": "amd.com/gpu",
+                "devices": [{"name": f"pod-{number % 4499}", "containerEdits": {}}],
+            },
+        )
+        for number in range(4500)
+    ]
+    began = time.monotonic()
+    found = registry.rivals(entries)
+    assert time.monotonic() - began < 3
+    assert set(found) == {Path("/etc/cdi/0.yaml"), Path("/etc/cdi/4499.yaml")}
 
 
 @pytest.mark.parametrize(
