@@ -94,8 +94,7 @@ def settle_behind(task: Callable[[], None]) -> None:
     """Make renames durable without keeping kubelet waiting for it.
 
     The files themselves are durable by now. A power failure before the renames are leaves the books
-    as they were; then the annotations of the pod, which are written later still, bring its share
-    back.
+    as they were; then the annotations of the pod, which were written before, bring its share back.
     """
 
     def settle() -> None:
