@@ -80,9 +80,7 @@ def make(
     listed = registry.files_in(paths.spec_dir)
     ours = rendering.files | own_files
     left = {name for name in listed - ours if _is_left(unstaged(name), own_files)}
-    others = [
-        registry.load(path) for path in registry.paths_in(paths.spec_dir, listed - ours - left)
-    ]
+    others = registry.load_present(registry.paths_in(paths.spec_dir, listed - ours - left))
     offering, collisions = _without_collisions(rendering, others)
     if collisions and options.on_conflict == "fail":
         raise PermanentError(

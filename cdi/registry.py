@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,22 @@ def load(path: Path) -> Entry:
             f"see: amd-cdi validate {path}",
         )
     return Entry(path, cast("Spec", document))
+
+
+def load_present(paths: Iterable[Path]) -> list[Entry]:
+    """Return the specs of files, but of those that are gone since they were listed.
+
+    Raises PermanentError if another one cannot be read.
+    """
+    entries = []
+    for path in paths:
+        try:
+            entries.append(load(path))
+        except PermanentError:
+            # A link that leads nowhere is there.
+            if os.path.lexists(path):
+                raise
+    return entries
 
 
 def load_node(path: Path) -> tuple[list[Entry], list[str]]:

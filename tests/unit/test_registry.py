@@ -165,6 +165,19 @@ def test_rivals_are_two_files_of_one_directory(tmp_path: Path) -> None:
     }
 
 
+def test_what_is_gone_since_it_was_listed_is_no_spec(tmp_path: Path) -> None:
+    paths = [spec_file(tmp_path / "a.json", "x"), spec_file(tmp_path / "b.json", "y")]
+    paths[0].unlink()
+    assert [entry.path for entry in registry.load_present(paths)] == [paths[1]]
+    paths[0].symlink_to("nowhere")
+    with pytest.raises(PermanentError, match=r"a\.json"):
+        registry.load_present(paths)
+    paths[0].unlink()
+    paths[0].write_text("half")
+    with pytest.raises(PermanentError, match="no CDI spec"):
+        registry.load_present(paths)
+
+
 def test_rivals_among_many_specs_are_soon_found() -> None:
     """Each pair of them looked at would be 20 million."""
     entries = [
