@@ -59,6 +59,10 @@ class Ledger:
         place = self._place(prefix)
         return tuple(takewhile(lambda share: share.name.startswith(prefix), self.shares[place:]))
 
+    def of_pods(self) -> Ledger:
+        """Return the ledger without the shares that were made by command."""
+        return Ledger(tuple(one for one in self.shares if names.is_of_pod(one.name)), self.options)
+
     def _place(self, name: str) -> int:
         """Return where a share of this name stands, or would."""
         return bisect_left(self.shares, name, key=attrgetter("name"))
@@ -94,7 +98,8 @@ def load(
     try:
         data = read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
-        return Ledger()
+        # Somebody removed it, and nobody else gives shares to pods.
+        return known[1].of_pods() if known else Ledger()
     except OSError as error:
         raise os_error("read the ledger", path, error) from error
     if known is not None and data == known[0]:

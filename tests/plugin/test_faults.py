@@ -460,6 +460,18 @@ def read_only(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, os.strerror(errno.EROFS), "here")
 
 
+def test_a_ledger_that_is_removed_meanwhile_gives_nothing_twice(tmp_path: Path) -> None:
+    with rig(tmp_path) as it:
+        names = [admit(it, bind(it.server, "one", [Ask(cores=40, memory=1024)]))]
+        settle(it)
+        (tmp_path / "var/lib/amd-cdi/ledger.json").unlink()
+        names.append(admit(it, bind(it.server, "two", [Ask(cores=40, memory=1024)])))
+        assert list(it.scene.shares) == sorted(names)
+        assert not overlaps(it)
+        settle(it)
+        assert in_order(it)
+
+
 def test_giving_shares_back_does_not_keep_allocations_from_their_turn(tmp_path: Path) -> None:
     with rig(tmp_path) as it:
         name = admit(it, bind(it.server, "one", [Ask(cores=25, memory=1024)]))
