@@ -65,8 +65,9 @@ class Memory:
     def keep(self, offers: Iterable[spec.Offer], living: frozenset[str]) -> None:
         """Remember the files of these, and drop what was kept of shares that are gone."""
         self.written = frozenset(offers)
-        self.living = living
-        self.forget()
+        gone, self.living = self.living - living, living
+        if gone:
+            self.forget()
 
     def forget(self) -> None:
         """Drop what was kept of shares that are gone, or never came as their update failed."""
