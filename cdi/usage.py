@@ -7,6 +7,7 @@ cannot fill the host's disk.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +36,13 @@ def bounded(directory: Path) -> Path | None:
     None otherwise: then shares get no usage region, and the library keeps its account in the
     container's own /tmp.
     """
-    return directory if os.path.ismount(directory) else None
+    try:
+        # What os.path.ismount does for a fraction of its time, which each allocation takes.
+        here, above = directory.lstat(), (directory / "..").stat()
+    except OSError:
+        return None
+    apart = here.st_dev != above.st_dev or here.st_ino == above.st_ino
+    return directory if stat.S_ISDIR(here.st_mode) and apart else None
 
 
 def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:

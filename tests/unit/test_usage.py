@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -35,3 +36,16 @@ def test_what_a_crash_left_is_neither_taken_for_a_region_nor_kept(tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} == {"share-a", ".share-gone.new"}
     usage.remove(tmp_path, {".share-gone.new", "share-never"})
     assert [path.name for path in tmp_path.iterdir()] == ["share-a"]
+
+
+def test_bounded_is_what_the_system_calls_a_mount(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("/proc")
+    (tmp_path / "nowhere").symlink_to("missing")
+    mounts = [Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()]
+    plain = [tmp_path, *(tmp_path / name for name in ("file", "link", "nowhere", "missing"))]
+    assert Path("/proc") in mounts
+    for path in [*mounts, *plain]:
+        expected = path if os.path.ismount(path) and path.is_dir() else None
+        assert usage.bounded(path) == expected, path
+    assert not any(map(usage.bounded, plain))
