@@ -62,22 +62,28 @@ def offered(node: Node, ledger: Ledger) -> tuple[Share, ...]:
     )
 
 
-def make(
-    node: Node, ledger: Ledger, paths: Paths, own_files: frozenset[str], memory: Memory
+def make(  # noqa: PLR0913, PLR0917 -- what is rendered, and beside what
+    node: Node,
+    ledger: Ledger,
+    paths: Paths,
+    own_files: frozenset[str],
+    memory: Memory,
+    listed: frozenset[str] | None = None,
 ) -> Draft:
     """Return the specs of a node beside the others in the directory.
 
     ``own_files`` are the specs of GPUs that are ours, now and before, so that they and the specs of
-    pods beside them conflict with nothing. Raises PermanentError if another file there cannot be
-    read, as its names might collide, or if nothing is left to offer.
+    pods beside them conflict with nothing; ``listed`` is what lies there, if that is known. Raises
+    PermanentError if another file there cannot be read, as its names might collide, or if nothing
+    is left to offer.
     """
     options = ledger.options
     shares = offered(node, ledger)
     host_paths = paths.host_paths
     offers = memory.offers_for((node, options, host_paths))
     rendering = spec.render(node, shares, options, host_paths, offers)
-    # Others write there without our lock, also while we do, so it is listed each time.
-    listed = registry.files_in(paths.spec_dir)
+    if listed is None:
+        listed = registry.files_in(paths.spec_dir)
     ours = rendering.files | own_files
     left = {name for name in listed - ours if _is_left(unstaged(name), own_files)}
     others = registry.load_present(registry.paths_in(paths.spec_dir, listed - ours - left))

@@ -51,6 +51,8 @@ class Memory:
     living: frozenset[str] = frozenset()
     """The shares that there were, offered or not."""
     spares: Spares = field(default_factory=Spares)
+    listed: tuple[tuple[int, ...], frozenset[str]] = ((), frozenset())
+    """What lay in the spec directory, and the stamps that there were when it was listed."""
     stamps: tuple[int, ...] = ()
     """When the ledger and the directories of the shares' files were changed last, in ns: at other
     times they are read anew."""
@@ -61,6 +63,11 @@ class Memory:
             self.offers = spec.Offers()
             self.basis = basis
         return self.offers
+
+    def listed_at(self, stamps: tuple[int, ...]) -> frozenset[str] | None:
+        """Return what lies in the spec directory, if it was listed with these stamps."""
+        then, names = self.listed
+        return names if then == stamps else None
 
     def keep(self, offers: Iterable[spec.Offer], living: frozenset[str]) -> None:
         """Remember the files of these, and drop what was kept of shares that are gone."""

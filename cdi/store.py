@@ -41,7 +41,7 @@ def preview(
 ) -> Draft:
     """Return what ``update`` would make, without writing anything."""
     before = ledgers.load(paths.state_dir)
-    return _checked(paths, node, before, change(before), Memory(), offering)
+    return _checked(paths, node, before, change(before), Memory(), offering, None)
 
 
 def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
@@ -68,7 +68,6 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     """
     stays = memory is not None
     memory = memory or Memory()
-    memory.forget()
     _require_apart(paths)
     if not paths.state_dir.is_dir():
         # Directories are made for what will succeed.
@@ -80,11 +79,13 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         lock(paths.spec_dir, lock_seconds, LOCK_FILE),
     ):
         untouched = bool(memory.stamps) and memory.stamps == _stamps(paths)
+        listed = memory.listed_at(memory.stamps) if untouched else None
         if not untouched:
             memory.written = frozenset()
+            memory.forget()
         before = ledgers.load(paths.state_dir, memory.ledger, untouched=untouched)
         after = change(before)
-        made = _checked(paths, node, before, after, memory, offering)
+        made = _checked(paths, node, before, after, memory, offering, listed)
         ledger_path = ledgers.path_in(paths.state_dir)
         document = ledgers.encode(after, memory.lines)
         living = frozenset([share.name for share in made.shares])
@@ -93,7 +94,8 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         complete = {_share_of(name) for name in stale if not name.startswith(".")}
         forgotten = complete and complete - {share.name for share in before.shares}
         agreed = partial(confirm, made) if confirm else None
-        with staging(settle, agreed, memory.spares if stays else None) as staged:
+        settling = partial(_settle_and_list, settle, memory, paths) if stays else settle
+        with staging(settling, agreed, memory.spares if stays else None) as staged:
             held = [offer.held for offer in made.fresh if offer.held is not None]
             for one in held:
                 staged.write(paths.values_dir / f"{one.name}.conf", one.values)
@@ -170,13 +172,19 @@ def export(target: Path, data: bytes) -> bool:
 
 
 def _checked(  # noqa: PLR0913, PLR0917 -- what is changed where, and from what to what
-    paths: Paths, node: Node, before: Ledger, after: Ledger, memory: Memory, offering: str
+    paths: Paths,
+    node: Node,
+    before: Ledger,
+    after: Ledger,
+    memory: Memory,
+    offering: str,
+    listed: frozenset[str] | None,
 ) -> Draft:
     """Return what a change of the ledger comes to; raises PermanentError if it may not be made."""
     _require_ours(paths.spec_dir / after.options.file, before)
     own_files = frozenset({before.options.file, after.options.file})
     _require_ledger(paths, own_files)
-    made = drafts.make(node, after, paths, own_files, memory)
+    made = drafts.make(node, after, paths, own_files, memory, listed)
     _require_offer(made, offering)
     return made
 
@@ -292,6 +300,23 @@ def _stamp(paths: Paths) -> tuple[int, ...]:
     except OSError:
         # Only its owner may: then they are read anew each time.
         return ()
+
+
+def _settle_and_list(
+    settle: Settle, memory: Memory, paths: Paths, task: Callable[[], None]
+) -> None:
+    """Settle, and list the spec directory for the next update, if that finds it with these stamps.
+
+    Others write there without our lock. What they did before the stamps is in the list, as it is
+    made after them, and what they do later changes them.
+    """
+
+    def settle_and_list() -> None:
+        task()
+        stamps = memory.stamps
+        memory.listed = (stamps, registry.files_in(paths.spec_dir))
+
+    settle(settle_and_list)
 
 
 def _comes(name: str, before: Ledger, after: Ledger) -> bool:

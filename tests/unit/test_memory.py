@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -240,3 +241,43 @@ def test_a_clock_that_stands_hides_nothing(node: Node, tmp_path: Path) -> None:
     finally:
         memory.spares.close()
         subprocess.run(["umount", place.sysroot], check=True)
+
+
+@pytest.mark.parametrize(
+    "when", ["before the stamp", "and no list yet", "before the list", "after the list"]
+)
+def test_what_others_do_while_it_settles_is_seen(node: Node, tmp_path: Path, when: str) -> None:
+    memory = Memory()
+    place = paths(tmp_path)
+    later: list[Callable[[], None]] = []
+    theirs = place.spec_dir / "theirs.json"
+    device = {"name": "0", "containerEdits": {"env": ["A=b"]}}
+
+    def write(_: object = None) -> None:
+        document = {"cdiVersion": "0.5.0", "kind": "amd.com/gpu", "devices": [device]}
+        theirs.write_text(json.dumps(document))
+
+    def update(confirm: Callable[[Draft], None] | None = None) -> tuple[str, ...]:
+        change = partial(step, node, ("pod", len(list(place.spec_dir.glob("*_pod-*")))))
+        made = store.update(place, node, change, memory, settle=later.append, confirm=confirm)
+        return made.warnings
+
+    def settle() -> None:
+        while later:
+            later.pop()()
+
+    for _ in range(2):
+        assert not update()
+        settle()
+    assert memory.listed_at(memory.stamps) == names_in(place.spec_dir)
+    update(write if when in {"before the stamp", "and no list yet"} else None)
+    if when == "before the list":
+        write()
+    if when != "and no list yet":
+        settle()
+    if when == "after the list":
+        write()
+    assert "theirs.json already has the amd.com/gpu devices 0" in " ".join(update())
+    settle()
+    theirs.unlink()
+    assert not update()
