@@ -331,7 +331,15 @@ class Hami:
             # One of this name is left of an attempt that kubelet never got the answer of.
             if ledger.share(name) is not None:
                 ledger = ledger.without_share(name)
-            share = planner.plan(name, wants, ledger.shares, memory_scale, before)
+            try:
+                share = planner.plan(name, wants, ledger.shares, memory_scale, before)
+            except PermanentError:
+                # The scheduler books what pods that are gone had, which may not be back yet.
+                living = claims.living(ledger.shares, self.pods.all())
+                if not self.pods.complete.is_set() or living == ledger.shares:
+                    raise
+                ledger = Ledger(living, ledger.options)
+                share = planner.plan(name, wants, ledger.shares, memory_scale, before)
             return ledger.with_share(share)
 
         def confirm(made: Draft) -> None:

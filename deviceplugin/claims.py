@@ -169,6 +169,12 @@ def _slice(booking: Booking, unit: Unit, pool: Mapping[str, int], others: Iterab
     return Slice(gpu.pci, partition.index, gpu.compute_mode, gpu.unique_id, cus, memory)
 
 
+def living(shares: Iterable[Share], pods: Iterable[Pod]) -> tuple[Share, ...]:
+    """Return the shares but those of pods that have ended or are gone."""
+    alive = {pod.uid for pod in pods if not pod.ended}
+    return tuple(share for share in shares if (uid := pod_uid(share.name)) is None or uid in alive)
+
+
 def reconciled(
     shares: Iterable[Share], pods: Iterable[Pod], units: Sequence[Unit], *, starting: bool
 ) -> tuple[tuple[Share, ...], list[tuple[Pod, PermanentError]]]:

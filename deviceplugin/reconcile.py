@@ -108,15 +108,10 @@ class Reconciler:
         if not self.books.node.gpus:
             return
         with self.turn:
-            alive = {pod.uid for pod in self.pods.all() if not pod.ended}
+            known = self.pods.all()
 
             def change(ledger: Ledger) -> Ledger:
-                shares = tuple(
-                    share
-                    for share in ledger.shares
-                    if (uid := pods.pod_uid(share.name)) is None or uid in alive
-                )
-                return Ledger(shares, ledger.options)
+                return Ledger(claims.living(ledger.shares, known), ledger.options)
 
             before = self.books.read().shares
             if not self.pods.complete.is_set() or change(Ledger(before)).shares == before:

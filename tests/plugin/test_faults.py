@@ -472,6 +472,23 @@ def test_a_ledger_that_is_removed_meanwhile_gives_nothing_twice(tmp_path: Path) 
         assert in_order(it)
 
 
+def test_what_pods_that_are_gone_had_is_not_waited_for(tmp_path: Path) -> None:
+    """The scheduler books it as soon as they are gone; here nobody gives it back meanwhile."""
+    with rig(tmp_path) as it:
+        first = admit(it, bind(it.server, "one", [Ask(cores=75, memory=1024)]))
+        it.reconciler.chores = Errands()
+        it.server.delete_pod("default", "one")
+        await_that(lambda: it.hami.pods.named("default", "one") is None)
+        assert first in it.scene.shares
+        second = admit(it, bind(it.server, "two", [Ask(cores=75, memory=1024)]))
+        assert list(it.scene.shares) == [second]
+        assert [name for name in it.scene.devices if "pod-" in name] == [second]
+        # What lives is nobody else's all the same.
+        third = admit(it, bind(it.server, "three", [Ask(cores=75, memory=1024)]))
+        assert isinstance(third, PermanentError)
+        assert list(it.scene.shares) == [second]
+
+
 def test_giving_shares_back_does_not_keep_allocations_from_their_turn(tmp_path: Path) -> None:
     with rig(tmp_path) as it:
         name = admit(it, bind(it.server, "one", [Ask(cores=25, memory=1024)]))
