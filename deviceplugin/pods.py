@@ -112,12 +112,11 @@ def parse(document: Json) -> Pod:
         for entry in spec.get("initContainers") or ()
     ]
     apps = [_container(entry, "app") for entry in spec.get("containers") or ()]
-    version = str(metadata.get("resourceVersion") or "0")
     return Pod(
         uid=str(metadata.get("uid") or ""),
         namespace=str(metadata.get("namespace") or ""),
         name=str(metadata.get("name") or ""),
-        resource_version=int(version) if version.isascii() and version.isdecimal() else 0,
+        resource_version=_number(str(metadata.get("resourceVersion") or "")),
         created=str(metadata.get("creationTimestamp") or ""),
         phase=str(status.get("phase") or ""),
         vgpu_node=str(annotations.get(NODE) or ""),
@@ -128,6 +127,11 @@ def parse(document: Json) -> Pod:
         cu_allocated=str(annotations.get(CU_ALLOCATED) or ""),
         containers=(*inits, *apps),
     )
+
+
+def _number(version: str) -> int:
+    """Return a version as the number that it is, 0 if it is none."""
+    return int(version) if version.isascii() and version.isdecimal() else 0
 
 
 def _container(entry: Json, kind: Kind) -> Container:
@@ -192,8 +196,12 @@ class Pods:
         with self._changed:
             self._fresh.clear()
 
-    def replace(self, pods: Iterable[Pod]) -> None:
-        """Take the list as all that there is, besides what was put here since it began."""
+    def replace(self, pods: Iterable[Pod], version: int) -> None:
+        """Take the list as all that there was at a version, besides what was put here since.
+
+        Of what was put here and is no later than the list, and not in it, the watch will never tell
+        that it is gone.
+        """
         listed = {
             pod.uid: pod
             for pod in pods
@@ -201,7 +209,8 @@ class Pods:
         }
         with self._changed:
             for uid, pod in self._fresh.items():
-                if uid not in listed or listed[uid].resource_version < pod.resource_version:
+                known = listed[uid].resource_version if uid in listed else version
+                if known < pod.resource_version:
                     listed[uid] = pod
             self._pods = listed
             self._number += 1
@@ -280,7 +289,7 @@ class PodWatch:
             token = page.token
             if not token:
                 break
-        self._pods.replace(found)
+        self._pods.replace(found, _number(page.resource_version))
         self._observer.listed(began)
         for pod in found:
             if pod.ended:

@@ -189,17 +189,28 @@ def test_no_more_is_kept_of_a_pod_than_is_used() -> None:
 
 def test_a_pod_that_came_while_a_list_was_under_way_is_kept(units: tuple[Unit, ...]) -> None:
     known = pods.Pods()
-    early, late = a_pod("early", units, [8], ""), a_pod("late", units, [8], "")
+    early = a_pod("early", units, [8], "")
+    late = a_pod("late", units, [8], "", resource_version=6)
     known.put(early)
     known.begin()
     known.put(late)
     known.put(replace(early, resource_version=7, phase="Failed"))
     # The list is of a time before both: it has the one as it was, and not yet the other.
-    known.replace([early])
+    known.replace([early], 5)
     assert {one.uid: one.phase for one in known.all()} == {"early": "Failed", "late": "Running"}
     known.begin()
-    known.replace([])
+    known.replace([], 8)
     assert known.all() == ()
+
+
+def test_a_pod_that_went_while_all_were_listed_does_not_stay(units: tuple[Unit, ...]) -> None:
+    known = pods.Pods()
+    known.begin()
+    # An allocation put it here; the list, which is of a later time, has it not.
+    known.put(a_pod("one", units, [8], "", resource_version=7))
+    known.put(a_pod("two", units, [8], "", resource_version=9))
+    known.replace([], 8)
+    assert [one.uid for one in known.all()] == ["two"]
 
 
 def test_a_stale_event_does_not_undo_what_is_known(units: tuple[Unit, ...]) -> None:
