@@ -104,7 +104,7 @@ class Memory:
         assembled["cdiVersion"] = max(versions, key=cdiversion.KNOWN.index)
         if len(pieces) < len(names):
             new = list(devices)
-        require_valid({**assembled, "devices": new or list(devices[:1])})
+        _require_valid({**assembled, "devices": new or list(devices[:1])})
         text = spectext.join(assembled, [piece.text for piece in pieces.values()], form)
         self.format, self.devices, self.text, self.pieces = form, devices, text, pieces
         return text
@@ -113,11 +113,11 @@ class Memory:
 def alone(device: Device, form: str) -> bytes:
     """Return a spec of nothing but this device; raises PermanentError if a runtime refuses it."""
     made = spec.assemble((device,))
-    require_valid(made)
+    _require_valid(made)
     return spectext.encode(made, form)
 
 
-def require_valid(made: Spec) -> None:
+def _require_valid(made: Spec) -> None:
     """Raise PermanentError if a runtime would refuse the spec."""
     for finding in rules.findings(made):
         raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")

@@ -14,7 +14,7 @@ more costs the same however many there are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -186,35 +186,37 @@ def _beside_each_other(made: list[Offer], offers: Offers) -> tuple[list[Offer], 
     Where all can, only those are looked at that are new since the last time.
     """
     new = set(made) - offers.beside
-    if len(made) == len(offers.beside) + len(new) and all(
-        _claim(offer, offers.claimed) for offer in new
-    ):
-        offers.beside |= new
-        return made, []
+    if len(made) == len(offers.beside) + len(new):
+        for offer in new:
+            if not _is_free(offer, offers.claimed):
+                break
+            _claim(offer, offers.claimed)
+        else:
+            offers.beside |= new
+            return made, []
     kept: list[Offer] = []
     conflicts: list[str] = []
     claimed: dict[tuple[str, int], int] = {}
     for offer in made:
-        if not _claim(offer, claimed):
-            try:
+        try:
+            if not _is_free(offer, claimed):
                 _require_turns(offer.share, [other.share for other in kept])
-            except PermanentError as error:
-                conflicts.append(str(error))
-                continue
-            for place, cus in offer.claims:
-                claimed[place] = claimed.get(place, 0) | cus
+        except PermanentError as error:
+            conflicts.append(str(error))
+            continue
+        _claim(offer, claimed)
         kept.append(offer)
     offers.beside, offers.claimed = frozenset(kept), claimed
     return kept, conflicts
 
 
-def _claim(offer: Offer, claimed: dict[tuple[str, int], int]) -> bool:
-    """Claim the CUs of an offer if nobody has one of them; say whether it is so."""
-    if any(claimed.get(place, 0) & cus for place, cus in offer.claims):
-        return False
+def _is_free(offer: Offer, claimed: Mapping[tuple[str, int], int]) -> bool:
+    return not any(claimed.get(place, 0) & cus for place, cus in offer.claims)
+
+
+def _claim(offer: Offer, claimed: dict[tuple[str, int], int]) -> None:
     for place, cus in offer.claims:
         claimed[place] = claimed.get(place, 0) | cus
-    return True
 
 
 def _gpu_devices(node: Node, options: Options) -> tuple[Device, ...]:

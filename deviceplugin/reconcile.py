@@ -60,8 +60,7 @@ class Reconciler:
             self.errands.add(f"release the lock of pod {pod}", task, nodelock.EXPIRE_SECONDS)
         if self.queued:
             return
-        prefix = share_prefix(pod.uid)
-        if any(share.name.startswith(prefix) for share in self.books.read().shares):
+        if self.books.read().of_prefix(share_prefix(pod.uid)):
             self.queued = True
             self.chores.add("give shares back", self._collect, COLLECT_SECONDS)
 
@@ -89,8 +88,8 @@ class Reconciler:
                 return Ledger(shares, ledger.options)
 
             before = self.books.read().shares
-            after = self.books.change(change).ledger.shares
-        _tell(before, after)
+            after = self.books.change(change).ledger
+        _tell(before, after.shares)
         for pod, error in useless:
             self.events.about_malformed(pod, error)
         if starting:
@@ -100,7 +99,7 @@ class Reconciler:
             self.errands.add("release a lock that was left", task, nodelock.EXPIRE_SECONDS)
         self.done.set()
         took = time.monotonic() - began
-        log.info("ledger and pods agree on %d shares, in %.2f s", len(after), took)
+        log.info("ledger and pods agree on %d shares, in %.2f s", len(after.shares), took)
 
     def _collect(self) -> None:
         """Give back the shares of pods that have ended or are gone."""
@@ -114,7 +113,7 @@ class Reconciler:
                 return Ledger(claims.living(ledger.shares, known), ledger.options)
 
             before = self.books.read().shares
-            if not self.pods.complete.is_set() or change(Ledger(before)).shares == before:
+            if not self.pods.complete.is_set() or claims.living(before, known) == before:
                 return
             after = self.books.change(change).ledger.shares
         _tell(before, after)
@@ -151,13 +150,13 @@ class Reconciler:
         if pod is None or pod.ended or pod.bind_phase == pods.SUCCESS:
             nodelock.release(self.cluster, self.node, held, seen, deadline)
 
-    def _repair(self, pod: Pod, shares: tuple[Share, ...]) -> None:
+    def _repair(self, pod: Pod, ledger: Ledger) -> None:
         """Write again what a pod has, where its annotation says something else."""
         if not pod.allocated or pod.ended or not pod.cu_allocated:
             return
         units = self.inventory.state.known
         places = {unit.place for unit in units}
-        own = [share for share in shares if share.name.startswith(share_prefix(pod.uid))]
+        own = ledger.of_prefix(share_prefix(pod.uid))
         told = claims.held_cus(pod.uid, own, units)
         if not own or told == pod.cu_allocated:
             return
