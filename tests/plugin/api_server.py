@@ -94,6 +94,8 @@ class ApiServer:
         self.requests: list[tuple[float, Request, int]] = []
         self.bookmark_seconds = 0.5
         self.watch_delay = 0.0
+        self.told = 0
+        """The version up to which some watch has been told of changes."""
         self.streams: set[socket.socket] = set()
         self.lock = threading.Lock()
         outer = self
@@ -369,6 +371,7 @@ class _Handler(BaseHTTPRequestHandler):
                     if selected(document, selector):
                         self._event(action, document)
                     seen = version
+                    server.told = max(server.told, version)
                 if not news and query.get("allowWatchBookmarks") == "true":
                     mark = {"kind": "Pod", "metadata": {"resourceVersion": str(bookmark)}}
                     self._event("BOOKMARK", mark)

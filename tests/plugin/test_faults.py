@@ -312,22 +312,31 @@ def test_an_outage_longer_than_the_lock_leaves_it_to_expire(
         await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
 
 
+def crashed(it: Rig, *, told: bool) -> Rig:
+    """Let the process die before or after it has told the pod; return the one after it."""
+    patch = it.hami.cluster.patch_pod
+
+    def crash(*arguments: Any) -> None:
+        if told:
+            patch(*arguments)
+        raise KeyboardInterrupt
+
+    it.hami.cluster.patch_pod = crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        it.hami.allocate(["any"])
+    assert not it.scene.shares
+    it.watch.stop()
+    it.server.break_watches()
+    again = build(it.root, it.server)
+    assert again.reconciler.done.wait(10)
+    return again
+
+
 def test_a_crash_amid_an_allocation_is_cleared_up(tmp_path: Path, short: None) -> None:
     with rig(tmp_path) as it:
         document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
-
-        def crash(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        it.hami.cluster.patch_pod = crash  # type: ignore[method-assign]
-        with pytest.raises(KeyboardInterrupt):
-            it.hami.allocate(["any"])
-        assert not it.scene.shares
-        it.watch.stop()
-        it.server.break_watches()
+        again = crashed(it, told=False)
         # Kubelet has not heard of it, and the next process finds a slot that still waits.
-        again = build(it.root, it.server)
-        assert again.reconciler.done.wait(10)
         assert not again.scene.shares
         assert it.server.annotations(NODE)["hami.io/mutex.lock"].endswith(",one")
         it.server.change_pod("default", "one", {"status": {"phase": "Failed"}})
@@ -342,21 +351,8 @@ def test_a_crash_amid_an_allocation_is_cleared_up(tmp_path: Path, short: None) -
 def test_a_crash_after_the_pod_was_told_is_cleared_up(tmp_path: Path, short: None) -> None:
     with rig(tmp_path) as it:
         document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
-        patch = it.hami.cluster.patch_pod
-
-        def crash(*arguments: Any) -> None:
-            patch(*arguments)
-            raise KeyboardInterrupt
-
-        it.hami.cluster.patch_pod = crash  # type: ignore[method-assign]
-        with pytest.raises(KeyboardInterrupt):
-            it.hami.allocate(["any"])
-        assert not it.scene.shares
-        it.watch.stop()
-        it.server.break_watches()
+        again = crashed(it, told=True)
         # The next process believes the pod, until kubelet fails it for want of an answer.
-        again = build(it.root, it.server)
-        assert again.reconciler.done.wait(10)
         assert list(again.scene.shares) == [f"pod-{document['metadata']['uid']}.main"]
         assert list(again.scene.shares) == [name for name in again.scene.devices if "pod-" in name]
         await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))

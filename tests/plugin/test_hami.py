@@ -67,9 +67,12 @@ def test_the_registration_is_what_the_scheduler_reads(tmp_path: Path) -> None:
 
 def test_a_share_from_booking_to_answer_in_three_round_trips(tmp_path: Path) -> None:
     with scene(tmp_path, "mi300x") as it:
+        server = it.server
+        assert server
         # 25 % of 304 CUs are 76, which the scheduler rounds up to 80, whole atoms of 8.
         document = bind(it.server, "train", [Ask(cores=25, memory=49152)])
-        time.sleep(0.2)  # Kubelet takes longer to see the pod than the watch does.
+        # Kubelet learns of the pod no sooner than the watch.
+        await_that(lambda: server.told >= int(document["metadata"]["resourceVersion"]))
         mark = len(it.server.requests)
         (name,) = admit(it, document, [Ask()])
         await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
