@@ -89,7 +89,8 @@ def lock(directory: Path, seconds: float = LOCK_SECONDS, name: str = ".") -> Ite
     Raises TemporaryError after ``seconds`` without it.
     """
     place = directory / name
-    flags = os.O_DIRECTORY if name == "." else os.O_CREAT | os.O_NOFOLLOW
+    # Without O_NONBLOCK, a FIFO of this name would make us wait for ever.
+    flags = os.O_DIRECTORY if name == "." else os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
@@ -245,6 +246,7 @@ class Staging:
         """Let ``target`` be the file that ``source`` is now, before that is replaced."""
         temporary = _beside(target)
         try:
+            _require_no_directory(target)
             temporary.unlink(missing_ok=True)
             if target.exists() and target.samefile(source):
                 # By a process that died before it replaced the source; rename(2) would do nothing.
@@ -301,6 +303,12 @@ class Staging:
     def _close(self) -> None:
         while self.unsynced:
             os.close(self.unsynced.pop()[0])
+
+
+def _require_no_directory(target: Path) -> None:
+    """Raise OSError for a directory, which no file can replace."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
 
 
 def _beside(target: Path) -> Path:

@@ -130,6 +130,22 @@ def test_the_lock_of_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "target").exists()
 
 
+def test_a_fifo_in_the_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    with lock(tmp_path, name=".lock"):
+        pass
+
+
+def test_a_directory_where_the_earlier_file_is_kept_leaves_all_others(tmp_path: Path) -> None:
+    first, kept = tmp_path / "a", tmp_path / "a.previous"
+    first.write_bytes(b"old")
+    kept.mkdir()
+    with pytest.raises(PermanentError, match=r"a\.previous"), staging() as staged:
+        staged.write(tmp_path / "b", b"new")
+        staged.keep(first, kept)
+    assert set(tmp_path.iterdir()) == {first, kept}
+
+
 def test_reading_is_bounded_and_takes_regular_files_only(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 100)
