@@ -318,7 +318,8 @@ def _beside(target: Path) -> Path:
 
 def unstaged(name: str) -> str:
     """Return the name that a file gets when it is complete."""
-    return name[1:].removesuffix(".new") if name.startswith(".") else name
+    staged = name.startswith(".") and name.endswith(".new")
+    return name[1:].removesuffix(".new") if staged else name
 
 
 def at_once(task: Callable[[], None]) -> None:

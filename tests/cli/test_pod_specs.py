@@ -180,3 +180,14 @@ def test_a_command_that_is_killed_leaves_what_the_next_heals(
             shutil.rmtree(Path(place).with_suffix(""))
             shutil.copytree(place, Path(place).with_suffix(""))
     assert step > 2
+
+
+def test_they_go_with_the_pod_also_beside_a_hidden_spec(host: Host) -> None:
+    hidden = host.spec_dir / ".amd.yaml"
+    host.generate("--output", hidden).done()
+    (host.spec_dir / ".amd_pod-gone.main.yaml").write_text("half")
+    host.generate("--output", hidden).done()
+    assert files(host) == {".amd.yaml", f".amd_{POD}.yaml", f".amd_{OTHER}.yaml"}
+    host.generate("--output", host.spec_file).done()
+    assert POD in specs.devices(host.spec_dir)
+    assert not [name for name in files(host) if name.startswith(".")]
