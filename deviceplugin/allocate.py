@@ -13,23 +13,23 @@ from functools import partial
 from http import HTTPStatus
 from typing import Protocol
 
-from cdi import planner
-from cdi.draft import Draft
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
-from cdi.ledger import Ledger
-from cdi.names import label, partition_names
-from cdi.planner import Want
-from deviceplugin import claims, events, nodelock, pods
-from deviceplugin.books import ANSWER_SECONDS, Books
+from cdi.plan import planner
+from cdi.plan.names import label, partition_names
+from cdi.plan.planner import Want
+from cdi.state.ledger import Ledger
+from cdi.state.specs import NodeSpecs
+from deviceplugin import bookings, events, nodelock, pods
 from deviceplugin.cluster import ApiError, Cluster
 from deviceplugin.deadline import Deadline
 from deviceplugin.devices import Unit, by_device_id
-from deviceplugin.errands import Errands
 from deviceplugin.events import Events
 from deviceplugin.inventory import Inventory
 from deviceplugin.log import log
 from deviceplugin.nodelock import Held, Seen
 from deviceplugin.pods import Container, Pod, Pods, share_prefix
+from deviceplugin.reservations import ANSWER_SECONDS, Reservations
+from deviceplugin.retries import Retries
 from deviceplugin.slots import Slots, decode, emptied, encode
 
 WORK_SECONDS = 4.5
@@ -51,13 +51,13 @@ class Allocator(Protocol):
 class WholeGpus:
     """Answers without a cluster: the GPUs that kubelet chose, each one whole."""
 
-    books: Books
+    reservations: Reservations
     inventory: Inventory
 
     def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
         """Return the GPUs of these ids; raises PermanentError if a share lives on one."""
         chosen = units_of(device_ids, self.inventory)
-        shares = self.books.read().shares
+        shares = self.reservations.read().shares
         for unit in chosen:
             living = [
                 share.name
@@ -115,7 +115,7 @@ def _asks(pod: Pod, count: int) -> bool:
         slots = decode(pod.to_allocate)
     except PermanentError:
         return False
-    index = claims.next_slot(slots)
+    index = bookings.next_slot(slots)
     return index is not None and len(slots[index]) == count
 
 
@@ -152,17 +152,17 @@ class _Claim:
 class Hami:
     """Answers with what HAMi's scheduler booked for the pod that is being allocated."""
 
-    books: Books
+    reservations: Reservations
     inventory: Inventory
     cluster: Cluster
     node: str
     pods: Pods
-    errands: Errands
-    releases: Errands
+    retries: Retries
+    releases: Retries
     """For the node's lock alone, which waits for nothing else."""
     events: Events
     turn: threading.Lock
-    """Held by whoever looks at pods and books together."""
+    """Held by whoever looks at pods and reservations together."""
     memory_scale: float
 
     def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
@@ -256,7 +256,7 @@ class Hami:
 
     def _plain(self, seen: Seen, count: int) -> _Claim | None:
         """Return the oldest pod that waits for so many GPUs and that HAMi did not schedule."""
-        shares = {share.name for share in self.books.read().shares}
+        shares = {share.name for share in self.reservations.read().shares}
         for pod in self.pods.all():
             if pod.phase != "Pending" or pod.allocated:
                 continue
@@ -283,22 +283,22 @@ class Hami:
     def _slot(self, claim: _Claim, device_ids: Sequence[str], work: Deadline) -> str:
         pod = claim.pod
         slots = decode(pod.to_allocate)
-        index = claims.next_slot(slots)
+        index = bookings.next_slot(slots)
         if index is None:
             raise PermanentError("a slot that waits was expected", "create the pod anew")
-        container = claims.containers_of(slots, pod.containers)[index]
-        bookings = slots[index]
-        if len(bookings) != len(device_ids):
+        container = bookings.containers_of(slots, pod.containers)[index]
+        slot = slots[index]
+        if len(slot) != len(device_ids):
             raise PermanentError(
-                f"kubelet asked for {len(device_ids)} GPU(s), and HAMi booked {len(bookings)} for "
+                f"kubelet asked for {len(device_ids)} GPU(s), and HAMi booked {len(slot)} for "
                 f"container {container.name!r}",
                 "create the pod anew",
             )
         wants = []
-        for booking in bookings:
-            unit = claims.unit_of(booking, self.inventory.state.units)
+        for booking in slot:
+            unit = bookings.unit_of(booking, self.inventory.state.units)
             _require_health(unit, self.inventory)
-            wants.append(claims.want(booking, unit))
+            wants.append(bookings.want(booking, unit))
         name = pod.share_name(container)
         rest = emptied(slots, index)
         self._book(
@@ -309,7 +309,7 @@ class Hami:
             lambda ledger: claim.told.append(self._tell(claim, rest, ledger, work)),
         )
         self.pods.put(*claim.told)
-        if claims.next_slot(rest) is None and claim.lock is not None:
+        if bookings.next_slot(rest) is None and claim.lock is not None:
             # Behind the answer: the scheduler waits for it, and kubelet does not.
             task = partial(self._release, claim.lock, claim.seen)
             seconds = nodelock.EXPIRE_SECONDS
@@ -335,14 +335,14 @@ class Hami:
                 share = planner.plan(name, wants, ledger.shares, memory_scale, before)
             except PermanentError:
                 # The scheduler books what pods that are gone had, which may not be back yet.
-                living = claims.living(ledger.shares, self.pods.all())
+                living = bookings.living(ledger.shares, self.pods.all())
                 if not self.pods.complete.is_set() or living == ledger.shares:
                     raise
                 ledger = Ledger(living, ledger.options)
                 share = planner.plan(name, wants, ledger.shares, memory_scale, before)
             return ledger.with_share(share)
 
-        def confirm(made: Draft) -> None:
+        def confirm(made: NodeSpecs) -> None:
             if not made.offers(name):
                 raise PermanentError(
                     f"the share {name} cannot be offered: {'; '.join(made.warnings)[:500]}",
@@ -352,7 +352,7 @@ class Hami:
                 tell(made.ledger)
 
         try:
-            self.books.change(add, confirm=confirm)
+            self.reservations.change(add, confirm=confirm)
         except PermanentError as error:
             raise PermanentError(error.message, error.hint or "see: amd-cdi share list") from error
 
@@ -361,12 +361,12 @@ class Hami:
         pod = claim.pod
         units = self.inventory.state.known
         annotations = {
-            pods.CU_ALLOCATED: claims.held_cus(
+            pods.CU_ALLOCATED: bookings.held_cus(
                 pod.uid, ledger.of_prefix(share_prefix(pod.uid)), units
             ),
             pods.TO_ALLOCATE: encode(rest),
         }
-        if claims.next_slot(rest) is None:
+        if bookings.next_slot(rest) is None:
             annotations[pods.BIND_PHASE] = pods.SUCCESS
         version = pod.resource_version if claim.remembered else None
         try:
@@ -404,7 +404,7 @@ class Hami:
 
     def _later(self, what: str, task: Callable[[], None]) -> None:
         """Do it when the API server answers, or not at all once the lock is stale anyway."""
-        self.errands.add(what, task, nodelock.EXPIRE_SECONDS)
+        self.retries.add(what, task, nodelock.EXPIRE_SECONDS)
 
     def _fail(self, claim: _Claim, error: AmdCdiError) -> None:
         """Tell HAMi and the user that a pod did not get its GPUs."""

@@ -11,21 +11,21 @@ from functools import partial
 
 from cdi.errors import AmdCdiError
 from cdi.files import LOCK_SECONDS
-from cdi.paths import Paths
-from cdi.store import missing
-from deviceplugin import cluster, devices, health, heap, log
+from cdi.state.paths import Paths
+from cdi.state.store import missing
+from deviceplugin import cluster, devices, health, log, malloc
 from deviceplugin.allocate import Allocator, Hami, WholeGpus
-from deviceplugin.announce import Announcer
-from deviceplugin.books import Books
 from deviceplugin.cluster import Cluster
-from deviceplugin.errands import Errands
 from deviceplugin.events import Events
 from deviceplugin.health import Health
 from deviceplugin.inventory import Inventory, Resource, State
 from deviceplugin.kubelet import Kubelet
 from deviceplugin.options import Options, parse
 from deviceplugin.pods import Pods, PodWatch
+from deviceplugin.publisher import Publisher
 from deviceplugin.reconcile import Reconciler
+from deviceplugin.reservations import Reservations
+from deviceplugin.retries import Retries
 
 START_SECONDS = 10.0
 """How long the API server may take before kubelet is served from the ledger alone."""
@@ -37,7 +37,7 @@ STOP_SECONDS = 2.0
 def main() -> None:
     """Run until told to stop: exit status 0, 1 if it could not start, 2 if used wrongly."""
     options = parse(sys.argv[1:], os.environ)
-    heap.confine()
+    malloc.confine()
     log.configure(options.log_format, options.log_level)
     stopping = threading.Event()
     try:
@@ -71,16 +71,16 @@ def run(
     paths = Paths(options.sysroot, options.spec_dir, options.state_dir, options.usage_dir)
     node = health.read_node(options.sysroot)
     units = devices.units(node, options.split_count, options.device_memory_scaling)
-    books = Books(paths, node, options.settings)
+    reservations = Reservations(paths, node, options.settings)
     inventory = Inventory(options.resource_naming_strategy, options.allocator_policy)
     inventory.become(State(units))
     if node.gpus:
-        for warning in missing(books.refresh(node, LOCK_SECONDS), paths):
+        for warning in missing(reservations.refresh(node, LOCK_SECONDS), paths):
             log.log.warning("%s", warning)
-    errands, releases, chores = Errands(), Errands(), Errands()
-    events = Events(api, errands, options.node_name)
-    allocator: Allocator = WholeGpus(books, inventory)
-    loops: list[Callable[[], None]] = [errands.run, releases.run, chores.run]
+    retries, releases, chores = Retries(), Retries(), Retries()
+    events = Events(api, retries, options.node_name)
+    allocator: Allocator = WholeGpus(reservations, inventory)
+    loops: list[Callable[[], None]] = [retries.run, releases.run, chores.run]
     watches: list[PodWatch] = []
     on_change: list[Callable[[], None]] = []
     reconciled = threading.Event()
@@ -91,33 +91,33 @@ def run(
         turn = threading.Lock()
         pods = Pods()
         reconciler = Reconciler(
-            books,
+            reservations,
             inventory,
             api,
             pods,
             chores,
-            errands,
+            retries,
             events,
             turn,
             options.node_name,
             reconciled,
         )
-        announcer = Announcer(api, options.node_name, inventory)
+        publisher = Publisher(api, options.node_name, inventory)
         allocator = Hami(
-            books,
+            reservations,
             inventory,
             api,
             options.node_name,
             pods,
-            errands,
+            retries,
             releases,
             events,
             turn,
             options.device_memory_scaling,
         )
         watches.append(PodWatch(api, options.node_name, pods, reconciler))
-        loops += [watches[0].run, partial(announcer.run, stopping)]
-        on_change += [announcer.due.set, reconciler.again]
+        loops += [watches[0].run, partial(publisher.run, stopping)]
+        on_change += [publisher.due.set, reconciler.again]
     kubelet = Kubelet(
         options.kubelet_dir, lambda name: Resource(name, inventory, allocator.allocate)
     )
@@ -128,7 +128,7 @@ def run(
             call()
 
     look = Health(
-        books,
+        reservations,
         inventory,
         events,
         options.split_count,
@@ -151,7 +151,7 @@ def run(
     if not reconciled.wait(START_SECONDS):
         log.log.warning("the API server does not answer: kubelet is served from the ledger")
     kubelet.offer(inventory.resources)
-    heap.settle()
+    malloc.settle()
     log.log.info(
         "serving %d GPUs or partitions of node %s in %s",
         len(units),

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from cdi.amount import MIB
-from cdi.node import Gpu, Node, Partition
+from cdi.node.gpu import Gpu, Node, Partition
+from cdi.plan.amount import MIB
 
 Naming = Literal["single", "mixed"]
 

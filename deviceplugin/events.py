@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from cdi.errors import AmdCdiError
 from deviceplugin.cluster import Cluster, Json
 from deviceplugin.deadline import Deadline
-from deviceplugin.errands import Errands
 from deviceplugin.log import log
 from deviceplugin.pods import Pod
+from deviceplugin.retries import Retries
 
 SOURCE = "amd-device-plugin"
 
@@ -36,7 +36,7 @@ class Events:
     """Writes events when it can be done; without a cluster it does not."""
 
     cluster: Cluster | None
-    errands: Errands
+    retries: Retries
     node: str
     told: set[tuple[str, str]] = field(default_factory=set)
 
@@ -91,7 +91,7 @@ class Events:
             "lastTimestamp": now,
             "count": 1,
         }
-        self.errands.add(
+        self.retries.add(
             f"the event {reason} of {involved['name']}",
             lambda: cluster.create_event(namespace, event, Deadline.after(3.0)),
             TRY_SECONDS,

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdi import topology
 from cdi.errors import AmdCdiError, PermanentError
 from cdi.files import names_in
-from cdi.names import label
-from cdi.node import Node
-from cdi.watch import gpu_signature
+from cdi.node import topology
+from cdi.node.gpu import Node
+from cdi.plan.names import label
+from cdi.state.watch import gpu_signature
 from deviceplugin import devices, events
-from deviceplugin.books import WAIT_SECONDS, Books
 from deviceplugin.devices import Unit
 from deviceplugin.events import Events
 from deviceplugin.inventory import Inventory, State
 from deviceplugin.log import log
+from deviceplugin.reservations import WAIT_SECONDS, Reservations
 
 MAX_FILE = 4096
 
@@ -82,7 +82,7 @@ def next_state(before: State, present: Sequence[Unit], faults: dict[tuple[str, i
 class Health:
     """Looks at the GPUs time and again."""
 
-    books: Books
+    reservations: Reservations
     inventory: Inventory
     events: Events
     split_count: int | None
@@ -109,7 +109,7 @@ class Health:
 
     def look(self, seconds: float = WAIT_SECONDS) -> None:
         """Take the GPUs as they are now into the inventory, and into the spec if they changed."""
-        sysroot = self.books.paths.sysroot
+        sysroot = self.reservations.paths.sysroot
         seen = gpu_signature(sysroot)
         before = self.inventory.state
         present: Sequence[Unit] = before.units
@@ -117,7 +117,7 @@ class Health:
             node = read_node(sysroot)
             present = devices.units(node, self.split_count, self.memory_scale)
             if node.gpus:
-                self.books.refresh(node, seconds)
+                self.reservations.refresh(node, seconds)
             self.seen = seen
         faults = faults_of(present, sysroot)
         state = next_state(before, present, faults)
@@ -148,7 +148,7 @@ class Health:
                 continue
             holders = [
                 share.name
-                for share in self.books.read().shares
+                for share in self.reservations.read().shares
                 if any(slice_.pci == pci for slice_ in share.slices)
             ]
             if holders:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from cdi import options as spec_options
+from cdi.plan import options as spec_options
 from cdi.version import __version__
 from deviceplugin import log
 from deviceplugin.devices import Naming

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cdi.errors import AmdCdiError, PermanentError
-from cdi.ledger import Ledger
-from cdi.share import Share
-from deviceplugin import claims, nodelock, pods
-from deviceplugin.books import Books
+from cdi.plan.share import Share
+from cdi.state.ledger import Ledger
+from deviceplugin import bookings, nodelock, pods
 from deviceplugin.cluster import Cluster
 from deviceplugin.deadline import Deadline
-from deviceplugin.errands import Errands
 from deviceplugin.events import Events
 from deviceplugin.inventory import Inventory
 from deviceplugin.log import log
 from deviceplugin.pods import Pod, Pods, share_prefix
+from deviceplugin.reservations import Reservations
+from deviceplugin.retries import Retries
 
 SHOWN = 5
 """Names in one line of the log."""
@@ -29,15 +29,15 @@ COLLECT_SECONDS = 24 * 3600.0
 
 @dataclass(slots=True)
 class Reconciler:
-    """Is told what the watch of pods finds out, and changes the books accordingly."""
+    """Is told what the watch of pods finds out, and changes the reservations accordingly."""
 
-    books: Books
+    reservations: Reservations
     inventory: Inventory
     cluster: Cluster
     pods: Pods
-    chores: Errands
-    """For the books, so that they do not wait for the API server."""
-    errands: Errands
+    chores: Retries
+    """For the reservations, so that they do not wait for the API server."""
+    retries: Retries
     events: Events
     turn: threading.Lock
     node: str
@@ -57,10 +57,10 @@ class Reconciler:
         """Give the shares of a pod back soon, and the lock that it may have left behind."""
         if pod.bind_phase == pods.ALLOCATING and pod.vgpu_node == self.node:
             task = partial(self._release, pod)
-            self.errands.add(f"release the lock of pod {pod}", task, nodelock.EXPIRE_SECONDS)
+            self.retries.add(f"release the lock of pod {pod}", task, nodelock.EXPIRE_SECONDS)
         if self.queued:
             return
-        if self.books.read().of_prefix(share_prefix(pod.uid)):
+        if self.reservations.read().of_prefix(share_prefix(pod.uid)):
             self.queued = True
             self.chores.add("give shares back", self._collect, COLLECT_SECONDS)
 
@@ -70,8 +70,8 @@ class Reconciler:
             self.chores.add("reconcile", self.reconcile, COLLECT_SECONDS)
 
     def reconcile(self) -> None:
-        """Make the books what the pods say; raises AmdCdiError."""
-        if not self.books.node.gpus:
+        """Make the reservations what the pods say; raises AmdCdiError."""
+        if not self.reservations.node.gpus:
             # A spec without a device is none; it is looked at again when a GPU has come.
             self.done.set()
             return
@@ -83,12 +83,12 @@ class Reconciler:
             units = self.inventory.state.units
 
             def change(ledger: Ledger) -> Ledger:
-                shares, found = claims.reconciled(ledger.shares, known, units, starting=starting)
+                shares, found = bookings.reconciled(ledger.shares, known, units, starting=starting)
                 useless[:] = found
                 return Ledger(shares, ledger.options)
 
-            before = self.books.read().shares
-            after = self.books.change(change).ledger
+            before = self.reservations.read().shares
+            after = self.reservations.change(change).ledger
         _tell(before, after.shares)
         for pod, error in useless:
             self.events.about_malformed(pod, error)
@@ -96,7 +96,7 @@ class Reconciler:
             for pod in known:
                 self._repair(pod, after)
             task = self._release_left
-            self.errands.add("release a lock that was left", task, nodelock.EXPIRE_SECONDS)
+            self.retries.add("release a lock that was left", task, nodelock.EXPIRE_SECONDS)
         self.done.set()
         took = time.monotonic() - began
         log.info("ledger and pods agree on %d shares, in %.2f s", len(after.shares), took)
@@ -104,18 +104,18 @@ class Reconciler:
     def _collect(self) -> None:
         """Give back the shares of pods that have ended or are gone."""
         self.queued = False
-        if not self.books.node.gpus:
+        if not self.reservations.node.gpus:
             return
         with self.turn:
             known = self.pods.all()
 
             def change(ledger: Ledger) -> Ledger:
-                return Ledger(claims.living(ledger.shares, known), ledger.options)
+                return Ledger(bookings.living(ledger.shares, known), ledger.options)
 
-            before = self.books.read().shares
-            if not self.pods.complete.is_set() or claims.living(before, known) == before:
+            before = self.reservations.read().shares
+            if not self.pods.complete.is_set() or bookings.living(before, known) == before:
                 return
-            after = self.books.change(change).ledger.shares
+            after = self.reservations.change(change).ledger.shares
         _tell(before, after)
 
     def _release(self, pod: Pod) -> None:
@@ -157,14 +157,14 @@ class Reconciler:
         units = self.inventory.state.known
         places = {unit.place for unit in units}
         own = ledger.of_prefix(share_prefix(pod.uid))
-        told = claims.held_cus(pod.uid, own, units)
+        told = bookings.held_cus(pod.uid, own, units)
         if not own or told == pod.cu_allocated:
             return
         if any((one.pci, one.partition) not in places for share in own for one in share.slices):
             return
         log.warning("pod %s says it has the CUs %s, and has %s", pod, pod.cu_allocated, told)
         task = partial(self._write_cus, pod, told)
-        self.errands.add(f"the CUs of pod {pod}", task, nodelock.EXPIRE_SECONDS)
+        self.retries.add(f"the CUs of pod {pod}", task, nodelock.EXPIRE_SECONDS)
 
     def _write_cus(self, pod: Pod, told: str) -> None:
         self.cluster.patch_pod(

@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.message import Message
 
 from cdi.errors import AmdCdiError, TemporaryError
-from cdi.spec import KIND
+from cdi.spec.renderer import KIND
 from deviceplugin import v1beta1_pb2 as api
 from deviceplugin.log import log
 

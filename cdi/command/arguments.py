@@ -11,10 +11,10 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from cdi import options
 from cdi.errors import PermanentError
 from cdi.files import os_error
-from cdi.paths import Paths
+from cdi.plan import options
+from cdi.state.paths import Paths
 from cdi.version import __version__
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ def root(sysroot: Path, sample: str) -> Path:
 
 def _sample_root(name: str) -> Path:
     """Return the sysroot of a sample node, which stays, so that its shares do as well."""
-    from cdi import sample
+    from cdi.node import sample
 
     if name not in sample.names():
         raise typer.BadParameter(f"--sample is one of {', '.join(sample.names())}, found {name!r}")

@@ -11,8 +11,6 @@ from typing import Annotated
 
 import typer
 
-from cdi import options as settings
-from cdi import store, topology
 from cdi.command import arguments, output
 from cdi.command.arguments import (
     DryRun,
@@ -27,11 +25,14 @@ from cdi.command.arguments import (
     UsageDir,
 )
 from cdi.command.look import show_difference
-from cdi.draft import Draft
 from cdi.errors import AmdCdiError
-from cdi.options import Options
-from cdi.paths import Paths
-from cdi.watch import watch
+from cdi.node import topology
+from cdi.plan import options as settings
+from cdi.plan.options import Options
+from cdi.state import store
+from cdi.state.paths import Paths
+from cdi.state.specs import NodeSpecs
+from cdi.state.watch import watch
 
 
 def generate(
@@ -157,7 +158,7 @@ def generate(
         _report(made, paths, sample, as_json)
 
 
-def _report(made: Draft, paths: Paths, sample: str, as_json: bool) -> None:
+def _report(made: NodeSpecs, paths: Paths, sample: str, as_json: bool) -> None:
     names = [device["name"] for device in made.rendering.devices]
     warnings = [*made.warnings, *([] if sample else store.missing(made, paths))]
     output.warn(warnings)

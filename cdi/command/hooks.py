@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from cdi import options as settings
-from cdi import store
 from cdi.command import arguments, output
 from cdi.command.arguments import DryRun, HookPath, HookStage, Json, Sample, Sysroot
 from cdi.files import make_directory
-from cdi.hooksd import configuration
-from cdi.options import Options
+from cdi.plan import options as settings
+from cdi.plan.options import Options
+from cdi.spec.hooksd import configuration
+from cdi.state import store
 
 
 def hooks_d(

@@ -9,15 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from cdi import difference, ledger, registry, spec, spectext, store, topology
-from cdi.amount import format_bytes
 from cdi.command import arguments, output
 from cdi.command.arguments import Json, Sample, SpecDir, SpecDirs, StateDir, Sysroot, UsageDir
-from cdi.draft import Draft, offered
-from cdi.edits import ContainerEdits
 from cdi.errors import PermanentError
-from cdi.names import label
-from cdi.node import Gpu, Node, Partition
+from cdi.node import topology
+from cdi.node.gpu import Gpu, Node, Partition
+from cdi.plan.amount import format_bytes
+from cdi.plan.names import label
+from cdi.spec import difference, registry, renderer, spectext
+from cdi.spec.edits import ContainerEdits
+from cdi.state import ledger, store
+from cdi.state.specs import NodeSpecs, offered
 
 Devices = Annotated[
     list[str], typer.Argument(metavar="DEVICE...", help="A name such as amd.com/gpu=0, or just 0.")
@@ -72,7 +74,7 @@ def validate(
     spec_dir: SpecDirs = None,
 ) -> None:
     """Say everything that would keep a runtime from loading specs."""
-    from cdi import validation
+    from cdi.spec import validation
 
     directories = arguments.spec_dirs(sysroot, sample, spec_dir)
     paths = files or [path for folder in directories for path in registry.paths_in(folder)]
@@ -117,7 +119,7 @@ def diff(
         raise typer.Exit(1)
 
 
-def show_difference(path: Path, made: Draft, as_json: bool) -> bool:
+def show_difference(path: Path, made: NodeSpecs, as_json: bool) -> bool:
     """Print what sets the file apart from the draft that would replace it; say if anything."""
     entries, broken = registry.load_node(path)
     common = next((entry.spec for entry in entries if entry.path == path), made.document)
@@ -140,7 +142,7 @@ def inject(
     spec_dir: SpecDirs = None,
 ) -> None:
     """Print what a runtime makes of an OCI configuration when it injects devices."""
-    from cdi import inject as injection
+    from cdi.spec import inject as injection
 
     edits = _edits(arguments.spec_dirs(sysroot, sample, spec_dir), devices)
     document = registry.parse(config)
@@ -163,7 +165,7 @@ def show_topology(
     state_dir: StateDir = None,
 ) -> None:
     """Show the GPUs of this node, and who has which of their compute units."""
-    from cdi import picture
+    from cdi.command import picture
 
     paths = arguments.paths(sysroot, sample, None, state_dir)
     node = topology.read_node(paths.sysroot)
@@ -227,7 +229,7 @@ def _document(node: Node) -> dict[str, Any]:
 
 def _edits(directories: list[Path], devices: list[str]) -> ContainerEdits:
     """Return what a container gets that asks for devices, if a runtime would load their specs."""
-    from cdi import validation
+    from cdi.spec import validation
 
     entries, skipped = registry.load_all(directories)
     output.warn(skipped)
@@ -244,4 +246,4 @@ def _edits(directories: list[Path], devices: list[str]) -> ContainerEdits:
 
 
 def _qualified(name: str) -> str:
-    return name if "=" in name else f"{spec.KIND}={name}"
+    return name if "=" in name else f"{renderer.KIND}={name}"

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cdi import cumask, ledger, names, planner, spec, store, topology
-from cdi.amount import ALL, Amount, format_bytes, parse_memory, parse_percent
+from cdi import cumask
 from cdi.command import arguments, output
 from cdi.command.arguments import (
     DryRun,
@@ -23,10 +22,15 @@ from cdi.command.arguments import (
     Sysroot,
     UsageDir,
 )
-from cdi.draft import offered
 from cdi.errors import PermanentError
-from cdi.ledger import Ledger
-from cdi.share import Share
+from cdi.node import topology
+from cdi.plan import names, planner
+from cdi.plan.amount import ALL, Amount, format_bytes, parse_memory, parse_percent
+from cdi.plan.share import Share
+from cdi.spec import renderer
+from cdi.state import ledger, store
+from cdi.state.ledger import Ledger
+from cdi.state.specs import offered
 
 app = typer.Typer(
     help="Shares without Kubernetes: create, list and remove them.",
@@ -133,7 +137,7 @@ def create(
     else:
         output.lines(
             [
-                f"{'would be ' if dry_run else ''}{spec.KIND}={share.name}",
+                f"{'would be ' if dry_run else ''}{renderer.KIND}={share.name}",
                 *(f"  {line}" for line in _slices(share)),
             ]
         )
@@ -156,7 +160,7 @@ def list_shares(
         ("DEVICE", "GPU", "CUS", "MEMORY"),
         [
             (
-                f"{spec.KIND}={share.name}",
+                f"{renderer.KIND}={share.name}",
                 _place(slice_.pci, slice_.partition, slice_.mode),
                 f"{slice_.cus.bit_count()} ({cumask.format_cus(slice_.cus)})",
                 format_bytes(slice_.memory),
@@ -180,7 +184,7 @@ def remove(
 ) -> None:
     """Give a share back. A container that still runs with it keeps its limits."""
     # `share list` shows devices, which users copy.
-    device = names.share_device(name.removeprefix(f"{spec.KIND}=share-"))
+    device = names.share_device(name.removeprefix(f"{renderer.KIND}=share-"))
     paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
     node = topology.read_node(paths.sysroot)
     change = store.preview if dry_run else store.update
@@ -189,11 +193,11 @@ def remove(
     if as_json:
         output.document({"removed": device, "dry_run": dry_run})
     else:
-        output.lines([f"{'would remove' if dry_run else 'removed'} {spec.KIND}={device}"])
+        output.lines([f"{'would remove' if dry_run else 'removed'} {renderer.KIND}={device}"])
 
 
 def _fields(share: Share) -> dict[str, Any]:
-    return {"device": f"{spec.KIND}={share.name}", **ledger.share_fields(share)}
+    return {"device": f"{renderer.KIND}={share.name}", **ledger.share_fields(share)}
 
 
 def _slices(share: Share) -> list[str]:

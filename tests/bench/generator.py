@@ -6,8 +6,10 @@ import statistics
 import time
 from pathlib import Path
 
-from cdi import ledger, planner, topology
-from cdi.amount import MIB, Amount
+from cdi.node import topology
+from cdi.plan import planner
+from cdi.plan.amount import MIB, Amount
+from cdi.state import ledger
 from tests.bench.node import BenchNode, of_gpus, of_sample
 from tests.bench.process import BARE, COMMAND, Job, compare
 from tests.bench.report import Figure

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdi import cumask, ledger, sample, topology
-from cdi.ledger import Ledger
-from cdi.share import Share, Slice
+from cdi import cumask
+from cdi.node import sample, topology
+from cdi.plan.share import Share, Slice
+from cdi.state import ledger
+from cdi.state.ledger import Ledger
 
 CUS = 104
 """Of an MI210, whose atom is one CU."""

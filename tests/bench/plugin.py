@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cdi import cumask, sample, topology
+from cdi import cumask
+from cdi.node import sample, topology
 from tests.bench.report import Figure, show
 from tests.plugin.api_server import ApiServer
 from tests.plugin.kubelet_side import KubeletSide
@@ -128,7 +129,7 @@ def allocate(
 
 
 def rest(root: Path) -> None:
-    """Wait until what was given back before is out of the books."""
+    """Wait until what was given back before is out of the reservations."""
     ledger = root / "var/lib/amd-cdi/ledger.json"
     until = time.monotonic() + 5
     while ledger.read_bytes().count(b'"name"') > 640 and time.monotonic() < until:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdi import sample
+from cdi.node import sample
 from tests.cli.host import Host
 
 MakeHost = Callable[[str], Host]

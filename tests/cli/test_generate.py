@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
-from cdi import sample
-from cdi.registry import paths_in
+from cdi.node import sample
+from cdi.spec.registry import paths_in
 from tests import need
 from tests.captures import shared
 from tests.cli.conftest import MakeHost

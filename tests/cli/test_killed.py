@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from cdi import registry
+from cdi.spec import registry
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cdi import ledger
 from cdi.errors import PermanentError
+from cdi.state import ledger
 from tests.cli.host import Host, snapshot
 
 

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import yaml
 
-from cdi import ledger, registry
-from cdi.store import LOCK_FILE
+from cdi.spec import registry
+from cdi.state import ledger
+from cdi.state.store import LOCK_FILE
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, Result
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cdi import planner, store, topology
-from cdi.amount import MIB, Amount
-from cdi.ledger import Ledger
-from cdi.paths import Paths
-from cdi.store import LOCK_FILE
+from cdi.node import topology
+from cdi.plan import planner
+from cdi.plan.amount import MIB, Amount
+from cdi.state import store
+from cdi.state.ledger import Ledger
+from cdi.state.paths import Paths
+from cdi.state.store import LOCK_FILE
 from tests import specs
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cdi import sample
+from cdi.node import sample
 from tests import need, specs
 from tests.integration.conftest import NODES
 from tests.integration.image import Image

@@ -14,8 +14,9 @@ from typing import Any
 from kubernetes.client.api_client import ApiClient
 from kubernetes.client.configuration import Configuration
 
-from cdi import ledger, sample
-from cdi.share import Share
+from cdi.node import sample
+from cdi.plan.share import Share
+from cdi.state import ledger
 from deviceplugin import command, options
 from deviceplugin.cluster import Cluster
 from tests import specs

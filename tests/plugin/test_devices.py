@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cdi import sample, topology
-from cdi.node import Node
+from cdi.node import sample, topology
+from cdi.node.gpu import Node
 from deviceplugin import devices, registration
 from deviceplugin.devices import Unit
 from deviceplugin.health import next_state

@@ -20,20 +20,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdi import topology
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 from cdi.files import lock
-from cdi.paths import Paths
-from cdi.store import LOCK_FILE
-from deviceplugin import allocate, claims, devices, errands, nodelock, pods
+from cdi.node import topology
+from cdi.state.paths import Paths
+from cdi.state.store import LOCK_FILE
+from deviceplugin import allocate, bookings, devices, nodelock, pods, retries
 from deviceplugin.allocate import Hami
-from deviceplugin.announce import Announcer
-from deviceplugin.books import Books
-from deviceplugin.errands import Errands
 from deviceplugin.events import Events
 from deviceplugin.inventory import Inventory, State
 from deviceplugin.pods import Pods, PodWatch
+from deviceplugin.publisher import Publisher
 from deviceplugin.reconcile import Reconciler
+from deviceplugin.reservations import Reservations
+from deviceplugin.retries import Retries
 from tests.plugin.api_server import NO_FAULT, ApiServer, Fault, Request
 from tests.plugin.scene import Scene, annotation, await_that, client, lay
 from tests.plugin.scheduler import NODE, Ask, bind, registered
@@ -48,8 +48,8 @@ class Rig:
     hami: Hami
     inventory: Inventory
     reconciler: Reconciler
-    errands: Errands
-    chores: Errands
+    retries: Retries
+    chores: Retries
     watch: PodWatch
 
     @property
@@ -60,15 +60,17 @@ class Rig:
 def build(root: Path, server: ApiServer) -> Rig:
     node = topology.read_node(root)
     paths = Paths(root, root / "etc/cdi", root / "var/lib/amd-cdi", root / "run/usage")
-    books = Books(paths, node, {})
-    books.refresh(node)
+    reservations = Reservations(paths, node, {})
+    reservations.refresh(node)
     inventory = Inventory("single", "besteffort")
     inventory.become(State(devices.units(node, None)))
     cluster = client(server)
-    work, chores, known, turn = Errands(), Errands(), Pods(), threading.Lock()
+    work, chores, known, turn = Retries(), Retries(), Pods(), threading.Lock()
     events = Events(cluster, work, NODE)
-    reconciler = Reconciler(books, inventory, cluster, known, chores, work, events, turn, NODE)
-    hami = Hami(books, inventory, cluster, NODE, known, work, work, events, turn, 1.0)
+    reconciler = Reconciler(
+        reservations, inventory, cluster, known, chores, work, events, turn, NODE
+    )
+    hami = Hami(reservations, inventory, cluster, NODE, known, work, work, events, turn, 1.0)
     watch = PodWatch(cluster, NODE, known, reconciler)
     for loop in (work.run, chores.run, watch.run):
         threading.Thread(target=loop, daemon=True).start()
@@ -82,7 +84,7 @@ def rig(root: Path, name: str = "rx7900xtx") -> Iterator[Rig]:
     server.add_node(NODE)
     it = build(root, server)
     try:
-        Announcer(it.hami.cluster, NODE, it.inventory).announce()
+        Publisher(it.hami.cluster, NODE, it.inventory).publish()
         assert it.reconciler.done.wait(10)
         yield it
     finally:
@@ -115,7 +117,7 @@ def admit(it: Rig, document: Any, gpus: int = 1, given: int = 0) -> str | AmdCdi
 
 def settle(it: Rig) -> None:
     it.server.fault = lambda request: NO_FAULT
-    assert it.errands.settle(20)
+    assert it.retries.settle(20)
     assert it.chores.settle(20)
 
 
@@ -130,7 +132,7 @@ def in_order(it: Rig) -> bool:
         return False
     units = it.inventory.state.units
     return all(
-        (pod.cu_allocated or "{}") == claims.held_cus(pod.uid, shares.values(), units)
+        (pod.cu_allocated or "{}") == bookings.held_cus(pod.uid, shares.values(), units)
         for pod in alive
     )
 
@@ -161,7 +163,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CLEAN_SECONDS", 0.3),
     ):
         monkeypatch.setattr(allocate, name, seconds)
-    monkeypatch.setattr(errands, "LONGEST_SECONDS", 0.3)
+    monkeypatch.setattr(retries, "LONGEST_SECONDS", 0.3)
     monkeypatch.setattr(pods, "RETRY_SECONDS", (0.05, 0.2))
 
 
@@ -472,7 +474,7 @@ def test_what_pods_that_are_gone_had_is_not_waited_for(tmp_path: Path) -> None:
     """The scheduler books it as soon as they are gone; here nobody gives it back meanwhile."""
     with rig(tmp_path) as it:
         first = admit(it, bind(it.server, "one", [Ask(cores=75, memory=1024)]))
-        it.reconciler.chores = Errands()
+        it.reconciler.chores = Retries()
         it.server.delete_pod("default", "one")
         await_that(lambda: it.hami.pods.named("default", "one") is None)
         assert first in it.scene.shares
@@ -499,7 +501,7 @@ def test_giving_shares_back_does_not_keep_allocations_from_their_turn(tmp_path: 
 
 def test_a_crash_before_the_lock_is_released_is_cleared_up(tmp_path: Path, short: None) -> None:
     with rig(tmp_path) as it:
-        it.hami.releases = Errands()  # Nobody runs them, as in a process that died.
+        it.hami.releases = Retries()  # Nobody runs them, as in a process that died.
         document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
         name = admit(it, document)
         it.watch.stop()
@@ -518,7 +520,7 @@ def test_the_lock_of_a_pod_that_is_being_bound_is_left_alone(tmp_path: Path, sho
         bind(it.server, "one", [Ask(cores=25, memory=1024)])
         again = build(it.root, it.server)
         assert again.reconciler.done.wait(10)
-        assert again.errands.settle(10)
+        assert again.retries.settle(10)
         assert it.server.annotations(NODE)["hami.io/mutex.lock"].endswith(",one")
         again.watch.stop()
 
@@ -628,7 +630,7 @@ def test_whatever_the_faults_the_books_are_in_order_at_rest(
                 play(it, number, step, given_out)
                 assert not overlaps(it)
             settle(it)
-            await_that(lambda: it.errands.settle(5) and it.chores.settle(5) and in_order(it))
+            await_that(lambda: it.retries.settle(5) and it.chores.settle(5) and in_order(it))
             await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
             assert not overlaps(it)
             assert {name for name, pod in given_out.items() if it.server.pod(*pod)} >= set(
@@ -678,6 +680,6 @@ def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
     else:
         it.watch.stop()
         it.server.break_watches()
-        it.errands.settle(10)
+        it.retries.settle(10)
         vars(it).update(vars(build(it.root, it.server)))
         assert it.reconciler.done.wait(10)

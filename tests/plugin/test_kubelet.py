@@ -147,9 +147,11 @@ def test_health_goes_both_ways(tmp_path: Path) -> None:
 
 
 def test_a_share_made_by_command_keeps_its_gpu_from_being_given_whole(tmp_path: Path) -> None:
-    from cdi import planner, store, topology
-    from cdi.amount import parse_percent
-    from cdi.paths import Paths
+    from cdi.node import topology
+    from cdi.plan import planner
+    from cdi.plan.amount import parse_percent
+    from cdi.state import store
+    from cdi.state.paths import Paths
 
     with scene(tmp_path, "rx7900xtx", cluster=False) as it:
         node = topology.read_node(tmp_path)

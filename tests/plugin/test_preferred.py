@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdi import sample, topology
+from cdi.node import sample, topology
 from deviceplugin import devices, preferred
 from deviceplugin.devices import Unit
 

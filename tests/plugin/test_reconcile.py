@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdi import cumask, planner, sample, topology
-from cdi.amount import Amount
-from cdi.share import Share
-from deviceplugin import claims, devices, nodelock, pods
+from cdi import cumask
+from cdi.node import sample, topology
+from cdi.plan import planner
+from cdi.plan.amount import Amount
+from cdi.plan.share import Share
+from deviceplugin import bookings, devices, nodelock, pods
 from deviceplugin.devices import Unit
 from deviceplugin.pods import Container, Pod
 from tests.plugin.kubelet_side import KubeletSide
@@ -60,7 +62,7 @@ def test_shares_come_back_from_annotations(units: tuple[Unit, ...]) -> None:
         a_pod("done", units, [80], "120-199", phase="Succeeded"),
         a_pod("failed", units, [80], "120-199", bind_phase="failed"),
     ]
-    shares, useless = claims.reconciled((), known, units, starting=True)
+    shares, useless = bookings.reconciled((), known, units, starting=True)
     assert masks(shares) == {
         "pod-one.c0": "0-79",
         "pod-two.c0": "80-95",
@@ -82,7 +84,7 @@ def test_what_the_ledger_knows_stays_and_what_nobody_has_goes(units: tuple[Unit,
         a_pod("one", units, [80], "0-79"),
         a_pod("ended", units, [80], "", phase="Failed"),
     ]
-    after, _ = claims.reconciled(shares, known, units, starting=False)
+    after, _ = bookings.reconciled(shares, known, units, starting=False)
     assert [share.name for share in after] == ["pod-one.c0", "share-alice"]
 
 
@@ -93,8 +95,8 @@ def test_an_allocation_that_kubelet_never_got_is_undone_at_start(units: tuple[Un
         "x", [planner.Want(units[0].gpu, units[0].partition, Amount(8, False))], (), 2
     ).slices
     share = Share("pod-one.c0", slice_)
-    assert claims.reconciled((share,), [waiting], units, starting=True)[0] == ()
-    assert claims.reconciled((share,), [waiting], units, starting=False)[0] == (share,)
+    assert bookings.reconciled((share,), [waiting], units, starting=True)[0] == ()
+    assert bookings.reconciled((share,), [waiting], units, starting=False)[0] == (share,)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_a_useless_annotation_costs_only_its_own_pod(
 ) -> None:
     broken = a_pod("broken", units, [80], "0-79", **changes)
     good = a_pod("good", units, [80], "80-159")
-    shares, useless = claims.reconciled((), [broken, good], units, starting=True)
+    shares, useless = bookings.reconciled((), [broken, good], units, starting=True)
     assert masks(shares) == {"pod-good.c0": "80-159"}
     ((whose, error),) = useless
     assert whose is broken
@@ -124,7 +126,7 @@ def test_a_useless_annotation_costs_only_its_own_pod(
 
 def test_cus_that_another_has_are_not_adopted(units: tuple[Unit, ...]) -> None:
     known = [a_pod("one", units, [80], "0-79"), a_pod("thief", units, [80], "72-151")]
-    shares, useless = claims.reconciled((), known, units, starting=True)
+    shares, useless = bookings.reconciled((), known, units, starting=True)
     assert masks(shares) == {"pod-one.c0": "0-79"}
     assert [whose.uid for whose, _ in useless] == ["thief"]
 
@@ -147,14 +149,14 @@ def test_annotations_alone_give_back_what_was_given_out(
             if sum(one.slices[0].cus.bit_count() for one in living) + max(8, cus) <= 304:
                 living.append(planner.plan(f"pod-{uid}.c{index}", [want], living))
         own = [one for one in living if one.name.startswith(f"pod-{uid}.")]
-        told = claims.held_cus(uid, own, units)
+        told = bookings.held_cus(uid, own, units)
         served = a_pod(uid, units, asked[: len(own)], "", cu_allocated=told)
         if own:
             known.append(served)
         if own and data.draw(st.booleans()):
             known.remove(served)
             living = [one for one in living if one not in own]
-    shares, useless = claims.reconciled((), known, units, starting=True)
+    shares, useless = bookings.reconciled((), known, units, starting=True)
     assert useless == []
 
     def per_pod(found: list[Share]) -> dict[str, int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cdi.node import Gpu, Node, Partition
-from cdi.share import Share, Slice
+from cdi.node.gpu import Gpu, Node, Partition
+from cdi.plan.share import Share, Slice
 
 GIB = 1 << 30
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cdi.amount import Amount, format_bytes, parse_memory, parse_percent
 from cdi.errors import PermanentError
+from cdi.plan.amount import Amount, format_bytes, parse_memory, parse_percent
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cdi import difference
-from cdi.edits import Spec
+from cdi.spec import difference
+from cdi.spec.edits import Spec
 
 
 def spec_of(**devices: str) -> Spec:

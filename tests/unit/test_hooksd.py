@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cdi.hooksd import configuration
-from cdi.options import Options
+from cdi.plan.options import Options
+from cdi.spec.hooksd import configuration
 
 
 def test_every_container_is_looked_at_before_its_own_code_runs() -> None:

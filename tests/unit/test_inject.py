@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cdi.edits import ContainerEdits
 from cdi.errors import AmdCdiError, PermanentError
-from cdi.inject import inject
+from cdi.spec.edits import ContainerEdits
+from cdi.spec.inject import inject
 from tests import need
 
 NULL: dict[str, Any] = {"type": "c", "major": 1, "minor": 3}

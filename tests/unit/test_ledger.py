@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cdi import ledger
 from cdi.cumask import span
 from cdi.errors import PermanentError
-from cdi.ledger import Ledger
-from cdi.options import Options
-from cdi.share import Share
+from cdi.plan.options import Options
+from cdi.plan.share import Share
+from cdi.state import ledger
+from cdi.state.ledger import Ledger
 from tests.unit.nodes import GIB, cpx, gpu, share, slice_of
 
 FULL = Ledger(

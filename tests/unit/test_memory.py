@@ -13,16 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdi import ledger, planner, sample, spec, spectext, store, topology
-from cdi.amount import Amount
-from cdi.draft import Draft
 from cdi.errors import PermanentError
 from cdi.files import names_in
-from cdi.ledger import Ledger
-from cdi.memory import Memory
-from cdi.node import Node
-from cdi.options import Options
-from cdi.paths import Paths
+from cdi.node import sample, topology
+from cdi.node.gpu import Node
+from cdi.plan import planner
+from cdi.plan.amount import Amount
+from cdi.plan.options import Options
+from cdi.spec import renderer, spectext
+from cdi.state import ledger, store
+from cdi.state.cache import Cache
+from cdi.state.ledger import Ledger
+from cdi.state.paths import Paths
+from cdi.state.specs import NodeSpecs
 from tests import need
 
 
@@ -73,7 +76,7 @@ def test_the_files_are_the_same_with_and_without_memory(
     node: Node, tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:
     with_memory, without = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("a")
-    memory = Memory()
+    memory = Cache()
     for action in actions:
         change = partial(step, node, action)
         store.update(paths(with_memory), node, change, memory)
@@ -91,13 +94,13 @@ def files(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_pieces_make_the_same_text(node: Node, form: str) -> None:
-    rendering = spec.render(node, (), Options(), spec.HostPaths(Path("/values"), None))
-    text = Memory().text_of(rendering.devices, form)
-    assert text == spectext.encode(spec.assemble(rendering.devices), form)
+    rendering = renderer.render(node, (), Options(), renderer.HostPaths(Path("/values"), None))
+    text = Cache().text_of(rendering.devices, form)
+    assert text == spectext.encode(renderer.assemble(rendering.devices), form)
 
 
 def test_what_another_process_changed_is_seen(node: Node, tmp_path: Path) -> None:
-    memory = Memory()
+    memory = Cache()
     place = paths(tmp_path)
     store.update(place, node, partial(step, node, ("add", 0)), memory)
     store.update(place, node, partial(step, node, ("add", 1)))
@@ -108,7 +111,7 @@ def test_what_another_process_changed_is_seen(node: Node, tmp_path: Path) -> Non
 
 
 def test_memory_does_not_grow_with_shares_that_are_gone(node: Node, tmp_path: Path) -> None:
-    memory = Memory()
+    memory = Cache()
     place = paths(tmp_path)
     for number in range(8):
         store.update(place, node, partial(step, node, ("add", number)), memory)
@@ -120,10 +123,10 @@ def test_memory_does_not_grow_with_shares_that_are_gone(node: Node, tmp_path: Pa
 
 
 def test_nor_with_shares_that_never_came(node: Node, tmp_path: Path) -> None:
-    def refuse(_: Draft) -> None:
+    def refuse(_: NodeSpecs) -> None:
         raise RuntimeError
 
-    memory = Memory()
+    memory = Cache()
     place = paths(tmp_path)
     store.update(place, node, partial(step, node, ("add", 0)), memory)
     for number in range(1, 9):
@@ -135,7 +138,7 @@ def test_nor_with_shares_that_never_came(node: Node, tmp_path: Path) -> None:
 
 def test_what_others_write_during_an_update_is_seen_by_the_next(node: Node, tmp_path: Path) -> None:
     """Other vendors' tools know nothing of our lock."""
-    memory = Memory()
+    memory = Cache()
     place = paths(tmp_path)
     theirs = place.spec_dir / "vendor.json"
     device = {"name": "0", "containerEdits": {"env": ["A=1"]}}
@@ -143,7 +146,7 @@ def test_what_others_write_during_an_update_is_seen_by_the_next(node: Node, tmp_
     store.update(place, node, partial(step, node, ("pod", 0)), memory)
     ours = place.spec_dir / "amd.com-gpu_pod-0.main.yaml"
 
-    def others(_: Draft) -> None:
+    def others(_: NodeSpecs) -> None:
         theirs.write_text(json.dumps(document), encoding="utf-8")
         ours.unlink()
 
@@ -179,7 +182,7 @@ def test_a_region_of_a_share_that_never_came_is_not_used(node: Node, tmp_path: P
         wants = [planner.Want(*place, memory=Amount(1, percent=True)) for place in places[:gpus]]
         return before.with_share(planner.plan("share-a", wants, before.shares))
 
-    def refuse(_: Draft) -> None:
+    def refuse(_: NodeSpecs) -> None:
         raise RuntimeError
 
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place.usage_dir], check=True)
@@ -194,8 +197,8 @@ def test_a_region_of_a_share_that_never_came_is_not_used(node: Node, tmp_path: P
 
 
 def test_a_name_that_two_devices_have_is_refused(node: Node) -> None:
-    device = spec.render(node, (), Options(), spec.HostPaths(Path("/v"), None)).devices[0]
-    memory = Memory()
+    device = renderer.render(node, (), Options(), renderer.HostPaths(Path("/v"), None)).devices[0]
+    memory = Cache()
     memory.text_of((device,), "yaml")
     with pytest.raises(PermanentError, match="two devices have it"):
         memory.text_of((device, device), "yaml")
@@ -204,7 +207,7 @@ def test_a_name_that_two_devices_have_is_refused(node: Node) -> None:
 def test_of_a_share_that_was_left_out_nothing_stays(node: Node, tmp_path: Path) -> None:
     place = paths(tmp_path)
     store.update(place, node, partial(step, node, ("add", 0)))
-    memory = Memory()
+    memory = Cache()
     (gone,) = {
         slice_.pci for share in ledger.load(place.state_dir).shares for slice_ in share.slices
     }
@@ -230,7 +233,7 @@ def test_a_clock_that_stands_hides_nothing(node: Node, tmp_path: Path) -> None:
     place = paths(tmp_path / "ram")
     place.sysroot.mkdir()
     subprocess.run(["mount", "-t", "ramfs", "ramfs", place.sysroot], check=True)
-    memory = Memory()
+    memory = Cache()
     try:
         for _ in range(60):
             store.update(place, node, partial(step, node, ("add", 0)), memory)
@@ -247,7 +250,7 @@ def test_a_clock_that_stands_hides_nothing(node: Node, tmp_path: Path) -> None:
     "when", ["before the stamp", "and no list yet", "before the list", "after the list"]
 )
 def test_what_others_do_while_it_settles_is_seen(node: Node, tmp_path: Path, when: str) -> None:
-    memory = Memory()
+    memory = Cache()
     place = paths(tmp_path)
     later: list[Callable[[], None]] = []
     theirs = place.spec_dir / "theirs.json"
@@ -257,7 +260,7 @@ def test_what_others_do_while_it_settles_is_seen(node: Node, tmp_path: Path, whe
         document = {"cdiVersion": "0.5.0", "kind": "amd.com/gpu", "devices": [device]}
         theirs.write_text(json.dumps(document))
 
-    def update(confirm: Callable[[Draft], None] | None = None) -> tuple[str, ...]:
+    def update(confirm: Callable[[NodeSpecs], None] | None = None) -> tuple[str, ...]:
         change = partial(step, node, ("pod", len(list(place.spec_dir.glob("*_pod-*")))))
         made = store.update(place, node, change, memory, settle=later.append, confirm=confirm)
         return made.warnings

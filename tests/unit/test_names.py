@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdi.errors import PermanentError
-from cdi.names import is_pod_spec, is_share, label, share_device, spec_file
+from cdi.plan.names import is_pod_spec, is_share, label, share_device, spec_file
 from tests.unit.nodes import cpx, gpu
 
 

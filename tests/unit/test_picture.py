@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from cdi import picture
+from cdi.command import picture
 from cdi.cumask import span
 from tests.unit.nodes import GIB, gpu, partition, radeon, share, slice_of
 

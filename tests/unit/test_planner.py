@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdi import planner
-from cdi.amount import ALL, MIB, Amount
 from cdi.cumask import runs, span
 from cdi.errors import PermanentError
-from cdi.node import Gpu, Node
-from cdi.planner import Want
-from cdi.share import Share
+from cdi.node.gpu import Gpu, Node
+from cdi.plan import planner
+from cdi.plan.amount import ALL, MIB, Amount
+from cdi.plan.planner import Want
+from cdi.plan.share import Share
 from tests.unit.nodes import GIB, MI300X, RADEON, cpx, gpu, node, partition, radeon, share, slice_of
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdi.products import Names, normalise, parse_ids
+from cdi.node.products import Names, normalise, parse_ids
 from tests import need
 from tests.captures import write
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cdi import registry
 from cdi.errors import PermanentError
+from cdi.spec import registry
 
 
 def spec_file(path: Path, *names: str, env: str = "", kind: str = "amd.com/gpu") -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cdi import validation
+from cdi.spec import validation
 from tests.captures import shared
 
 GOOD: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cdi import sample, topology
 from cdi.errors import PermanentError
+from cdi.node import sample, topology
 from tests.captures import REPOSITORY, properties, write
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ def test_cpx_properties_are_those_of_a_captured_node(roots: dict[str, Path]) -> 
 
 
 def test_same_tree_each_time(roots: dict[str, Path], tmp_path: Path) -> None:
-    script = "import sys, pathlib, cdi.sample as s; s.expand('mixed', pathlib.Path(sys.argv[1]))"
+    script = (
+        "import sys, pathlib, cdi.node.sample as s; s.expand('mixed', pathlib.Path(sys.argv[1]))"
+    )
     subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "two")],
         check=True,

@@ -6,8 +6,8 @@ import pytest
 
 from cdi.cumask import span
 from cdi.errors import PermanentError
-from cdi.node import Gpu
-from cdi.share import Share, Slice, resolve
+from cdi.node.gpu import Gpu
+from cdi.plan.share import Share, Slice, resolve
 from tests.unit.nodes import GIB, MI300X, cpx, gpu, partition, share, slice_of
 
 

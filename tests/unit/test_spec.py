@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdi import spec
 from cdi.cumask import span
-from cdi.edits import ContainerEdits, Device
-from cdi.node import Node
-from cdi.options import Options
-from cdi.share import Share
+from cdi.node.gpu import Node
+from cdi.plan.options import Options
+from cdi.plan.share import Share
+from cdi.spec import renderer
+from cdi.spec.edits import ContainerEdits, Device
 from tests.unit.nodes import GIB, cpx, gpu, node, partition, radeon, share, slice_of
 
-PATHS = spec.HostPaths(Path("/var/lib/amd-cdi/shares"), Path("/run/amd-cdi/usage"))
+PATHS = renderer.HostPaths(Path("/var/lib/amd-cdi/shares"), Path("/run/amd-cdi/usage"))
 UUID = "8eff74a1-0000-1000-801b-b56457addd1b"
 
 
 def rendered(
-    where: Node, *shares: Share, options: Options | None = None, paths: spec.HostPaths = PATHS
+    where: Node, *shares: Share, options: Options | None = None, paths: renderer.HostPaths = PATHS
 ) -> dict[str, ContainerEdits]:
-    devices = spec.render(where, shares, options or Options(), paths).devices
+    devices = renderer.render(where, shares, options or Options(), paths).devices
     assert len({device["name"] for device in devices}) == len(devices)
     return {device["name"]: device["containerEdits"] for device in devices}
 
@@ -51,7 +51,7 @@ def test_gpus_go_by_index_and_uuid_and_have_nodes_only() -> None:
 
 
 def test_kfd_comes_once_for_all_devices() -> None:
-    assembled = spec.assemble(spec.render(node(), (), Options(), PATHS).devices)
+    assembled = renderer.assemble(renderer.render(node(), (), Options(), PATHS).devices)
     assert assembled["containerEdits"] == {
         "deviceNodes": [{"path": "/dev/kfd", "permissions": "rw"}]
     }
@@ -66,7 +66,7 @@ def test_names_by_every_strategy() -> None:
 
 
 def test_a_gpu_without_a_name_is_said() -> None:
-    rendering = spec.render(node(), (), Options(strategies=("uuid",)), PATHS)
+    rendering = renderer.render(node(), (), Options(strategies=("uuid",)), PATHS)
     assert [device["name"] for device in rendering.devices] == [UUID, "all"]
     (warning,) = rendering.warnings
     assert "0000:43:00.0" in warning
@@ -126,7 +126,7 @@ def test_without_a_bounded_filesystem_there_is_no_usage_region() -> None:
     edits = rendered(
         node(),
         share("share-a", slice_of(gpu(), span(0, 8), GIB)),
-        paths=spec.HostPaths(Path("/var/lib/amd-cdi/shares"), None),
+        paths=renderer.HostPaths(Path("/var/lib/amd-cdi/shares"), None),
     )["share-a"]
     assert len(edits["mounts"]) == 2
     assert not [entry for entry in edits["env"] if "SHARED_CACHE" in entry]
@@ -189,7 +189,7 @@ def test_no_memory_limit_where_there_is_no_vram() -> None:
 def test_shares_that_overlap_are_not_both_offered() -> None:
     first = share("share-a", slice_of(gpu(), span(0, 16), GIB))
     second = share("share-b", slice_of(gpu(), span(8, 16), GIB))
-    rendering = spec.render(node(), (first, second), Options(), PATHS)
+    rendering = renderer.render(node(), (first, second), Options(), PATHS)
     names = [device["name"] for device in rendering.devices]
     assert "share-a" in names
     assert "share-b" not in names
@@ -199,13 +199,13 @@ def test_shares_that_overlap_are_not_both_offered() -> None:
 
 def test_a_share_of_a_gpu_that_is_gone_is_left_out_and_said() -> None:
     gone = share("share-a", slice_of(gpu(), span(0, 8), GIB))
-    rendering = spec.render(node(radeon()), (gone,), Options(), PATHS)
+    rendering = renderer.render(node(radeon()), (gone,), Options(), PATHS)
     assert [device["name"] for device in rendering.devices] == ["1", "all"]
     assert "0000:05:00.0" in rendering.warnings[0]
 
 
 def test_the_values_file_says_what_the_environment_says() -> None:
-    rendering = spec.render(
+    rendering = renderer.render(
         node(), (share("share-a", slice_of(gpu(), span(0, 8), GIB)),), Options(), PATHS
     )
     (held,) = rendering.held
@@ -221,7 +221,7 @@ def test_the_values_file_says_what_the_environment_says() -> None:
 
 def test_a_hook_without_a_share_finds_the_arguments_line_by_line() -> None:
     options = Options(allow_extra_devices=True)
-    rendering = spec.render(
+    rendering = renderer.render(
         node(), (share("share-a", slice_of(gpu(), span(0, 8), GIB)),), options, PATHS
     )
     (held,) = rendering.held
@@ -277,4 +277,4 @@ def test_the_options_place_hook_and_library() -> None:
 
 def test_version_without_a_leading_digit() -> None:
     devices: list[Device] = [{"name": "all", "containerEdits": {"deviceNodes": []}}]
-    assert spec.assemble(devices)["cdiVersion"] == "0.3.0"
+    assert renderer.assemble(devices)["cdiVersion"] == "0.3.0"

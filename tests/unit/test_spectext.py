@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdi import spectext
-from cdi.edits import Spec
+from cdi.spec import spectext
+from cdi.spec.edits import Spec
 
 TRICKY = [
     "1e3",

@@ -59,7 +59,7 @@ NO_THREADS = """
 import os, resource, sys
 from pathlib import Path
 from cdi.files import at_once, staging
-from deviceplugin.books import settle_behind
+from deviceplugin.reservations import settle_behind
 if os.geteuid() == 0:
     # The limit does not hold root; what is imported may be closed to others.
     os.setuid(54321)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cdi import sysfs
+from cdi.node import sysfs
 from tests.captures import write
 
 if TYPE_CHECKING:

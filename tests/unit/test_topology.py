@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cdi import sample, topology
 from cdi.errors import TemporaryError
+from cdi.node import sample, topology
 from tests.captures import CPX, MI210, change, lay, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cdi.node import Gpu
+    from cdi.node.gpu import Gpu
 
 MI300X_BYTES = 206141652992  # 196592 MiB
 CPX_BYTES = 25767706624  # an eighth of it

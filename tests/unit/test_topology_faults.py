@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdi import cumask, sample, topology
+from cdi import cumask
 from cdi.errors import PermanentError
-from cdi.node import Gpu, Node
+from cdi.node import sample, topology
+from cdi.node.gpu import Gpu, Node
 from tests.captures import change, write
 
 if TYPE_CHECKING:

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from cdi import ledger, planner, sample, spec, topology
-from cdi.amount import Amount
 from cdi.errors import PermanentError
-from cdi.ledger import Ledger
-from cdi.node import Node
-from cdi.options import Options
-from cdi.share import Share
+from cdi.node import sample, topology
+from cdi.node.gpu import Node
+from cdi.plan import planner
+from cdi.plan.amount import Amount
+from cdi.plan.options import Options
+from cdi.plan.share import Share
+from cdi.spec import renderer
+from cdi.state import ledger
+from cdi.state.ledger import Ledger
 
-HOST = spec.HostPaths(Path("/values"), None)
+HOST = renderer.HostPaths(Path("/values"), None)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def test_an_init_container_may_have_what_the_containers_after_it_have(node: Node
     init = plan(node, "pod-1.init", 200, (), ("pod-1.main",))
     main = plan(node, "pod-1.main", 200, (init,))
     assert init.slices[0].cus & main.slices[0].cus
-    devices = spec.render(node, (init, main), Options(), HOST)
+    devices = renderer.render(node, (init, main), Options(), HOST)
     assert {init.name, main.name} <= {device["name"] for device in devices.devices}
     assert devices.warnings == ()
 
@@ -57,7 +60,7 @@ def test_turns_are_kept_in_the_ledger(node: Node) -> None:
 
 def test_an_overlap_without_turns_is_left_out_and_named(node: Node) -> None:
     one, two = plan(node, "one", 8, ()), plan(node, "two", 8, ())
-    rendering = spec.render(node, (one, two), Options(), HOST)
+    rendering = renderer.render(node, (one, two), Options(), HOST)
     assert "two" not in {device["name"] for device in rendering.devices}
     assert "CU 0-7" in rendering.warnings[0]
     assert "belongs to share 'one' as well" in rendering.warnings[0]

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from cdi import usage
+from cdi.state import usage
 
 ONE_GPU = 4096 + 1024 * (16 + 8)
 """A page, and for each of 1024 processes an id, a start time and the bytes on one GPU."""

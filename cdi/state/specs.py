@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from cdi import names, planner, registry, spec, spectext
-from cdi.edits import Spec
 from cdi.errors import PermanentError
 from cdi.files import unstaged
-from cdi.ledger import Ledger
-from cdi.memory import Memory, alone
-from cdi.node import Node
-from cdi.paths import Paths
-from cdi.share import Share
+from cdi.node.gpu import Node
+from cdi.plan import names, planner
+from cdi.plan.share import Share
+from cdi.spec import registry, renderer, spectext
+from cdi.spec.edits import Spec
+from cdi.state.cache import Cache, alone
+from cdi.state.ledger import Ledger
+from cdi.state.paths import Paths
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class NodeSpecs:
     """What the specs of a node come to, before anything is written."""
 
     path: Path
@@ -27,8 +28,8 @@ class Draft:
     ledger: Ledger
     shares: tuple[Share, ...]
     """All that the node offers, also those that cannot be had right now."""
-    rendering: spec.Rendering
-    fresh: tuple[spec.Offer, ...]
+    rendering: renderer.Rendering
+    fresh: tuple[renderer.Offer, ...]
     """Offers whose files have to be written, or compared."""
     files: Mapping[str, bytes]
     """Specs that have to be written, or compared, by name."""
@@ -45,7 +46,7 @@ class Draft:
     @property
     def document(self) -> Spec:
         """All that the node offers, as one spec."""
-        return spec.assemble(self.rendering.devices)
+        return renderer.assemble(self.rendering.devices)
 
     @property
     def text(self) -> bytes:
@@ -67,9 +68,9 @@ def make(  # noqa: PLR0913, PLR0917 -- what is rendered, and beside what
     ledger: Ledger,
     paths: Paths,
     own_files: frozenset[str],
-    memory: Memory,
+    memory: Cache,
     listed: frozenset[str] | None = None,
-) -> Draft:
+) -> NodeSpecs:
     """Return the specs of a node beside the others in the directory.
 
     ``own_files`` are the specs of GPUs that are ours, now and before, so that they and the specs of
@@ -81,7 +82,7 @@ def make(  # noqa: PLR0913, PLR0917 -- what is rendered, and beside what
     shares = offered(node, ledger)
     host_paths = paths.host_paths
     offers = memory.offers_for((node, options, host_paths))
-    rendering = spec.render(node, shares, options, host_paths, offers)
+    rendering = renderer.render(node, shares, options, host_paths, offers)
     if listed is None:
         listed = registry.files_in(paths.spec_dir)
     ours = rendering.files | own_files
@@ -109,7 +110,7 @@ def make(  # noqa: PLR0913, PLR0917 -- what is rendered, and beside what
     }
     stale = (listed & ours) - present | {name for name in left if unstaged(name) not in present}
     left_out = _partitions_without_splits(node, ledger)
-    return Draft(
+    return NodeSpecs(
         paths.spec_dir / options.file,
         ledger,
         shares,
@@ -128,8 +129,8 @@ def make(  # noqa: PLR0913, PLR0917 -- what is rendered, and beside what
 
 
 def _fresh(
-    offering: spec.Rendering, written: frozenset[spec.Offer], missing_files: frozenset[str]
-) -> tuple[spec.Offer, ...]:
+    offering: renderer.Rendering, written: frozenset[renderer.Offer], missing_files: frozenset[str]
+) -> tuple[renderer.Offer, ...]:
     """Return the offers that are new since their files were written, or whose spec is missing."""
     new = set(offering.offers) - written
     if missing_files - {offer.file for offer in new}:
@@ -138,13 +139,13 @@ def _fresh(
 
 
 def _without_collisions(
-    rendering: spec.Rendering, others: list[registry.Entry]
-) -> tuple[spec.Rendering, list[str]]:
+    rendering: renderer.Rendering, others: list[registry.Entry]
+) -> tuple[renderer.Rendering, list[str]]:
     """Return the devices whose names no other spec has, and a line for each spec that has some."""
     owners = {
         device["name"]: entry.path
         for entry in others
-        if entry.spec["kind"] == spec.KIND
+        if entry.spec["kind"] == renderer.KIND
         for device in entry.spec["devices"]
     }
     if not owners:
@@ -154,8 +155,8 @@ def _without_collisions(
         if (owner := owners.get(device["name"])) is not None:
             collisions.setdefault(owner, []).append(device["name"])
     return rendering.without(owners.keys()), [
-        f"{path} already has the {spec.KIND} devices {', '.join(names)}, and runtimes use neither "
-        "of two that have the same name"
+        f"{path} already has the {renderer.KIND} devices {', '.join(names)}, and runtimes use "
+        "neither of two that have the same name"
         for path, names in collisions.items()
     ]
 

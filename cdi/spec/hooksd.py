@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from cdi.options import Options
-from cdi.spec import HOOK_ENV, HOOK_TIMEOUT_SECONDS
+from cdi.plan.options import Options
+from cdi.spec.renderer import HOOK_ENV, HOOK_TIMEOUT_SECONDS
 
 
 def configuration(options: Options) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cdi import cumask
-from cdi.amount import format_bytes
-from cdi.names import label
-from cdi.node import Gpu, Partition
-from cdi.share import Share
+from cdi.node.gpu import Gpu, Partition
+from cdi.plan.amount import format_bytes
+from cdi.plan.names import label
+from cdi.plan.share import Share
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 FREE = "·"
@@ -93,7 +93,7 @@ def draw(gpu: Gpu, partition: Partition, shares: Iterable[Share]) -> Picture:
     )
 
 
-def to_text(picture: Picture, colour: bool) -> str:  # noqa: FBT001 -- a rendering has two forms
+def to_text(picture: Picture, colour: bool) -> str:
     """Return a picture for a terminal, each share in its letter and, if asked, its colour."""
     cells = [_letter(index) for index in range(len(picture.tenants))]
     if colour:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdi import spec, usage
 from cdi.errors import PermanentError
+from cdi.spec import renderer
+from cdi.state import usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ class Paths:
         return self.state_dir / "shares"
 
     @property
-    def host_paths(self) -> spec.HostPaths:
+    def host_paths(self) -> renderer.HostPaths:
         """The places that containers mount, as the host calls them: the sysroot is its root."""
         usage_dir = usage.bounded(self.usage_dir)
-        return spec.HostPaths(
+        return renderer.HostPaths(
             self._on_host(self.values_dir), self._on_host(usage_dir) if usage_dir else None
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cdi import cumask
 from cdi.errors import PermanentError
-from cdi.node import Gpu, Partition
+from cdi.node.gpu import Gpu, Partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator
 
-from cdi import cdiversion
-from cdi.edits import ContainerEdits, DeviceNode, Hook, Mount, NetDevice, Spec
+from cdi.spec import cdiversion
+from cdi.spec.edits import ContainerEdits, DeviceNode, Hook, Mount, NetDevice, Spec
 
 ALPHANUMERIC = frozenset(string.ascii_letters + string.digits)
 LETTERS = frozenset(string.ascii_letters)

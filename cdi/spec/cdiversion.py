@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cdi.edits import ContainerEdits, Spec
+from cdi.spec.edits import ContainerEdits, Spec
 
 KNOWN = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 """Versions that the reference implementation knows, ascending."""

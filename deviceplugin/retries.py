@@ -14,15 +14,15 @@ from deviceplugin.log import log
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 15.0
 
 MOST = 10_000
-"""Errands that wait at most, so that a long outage does not fill memory."""
+"""Tasks that wait at most, so that a long outage does not fill memory."""
 
 
-class Errands:
-    """A thread that tries each errand until it works or its time is over."""
+class Retries:
+    """A thread that tries each task until it works or its time is over."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, int, _Errand]] = []
+        self._waiting: list[tuple[float, int, _Pending]] = []
         self._order = itertools.count()
         self._busy = False
 
@@ -33,12 +33,12 @@ class Errands:
 
         Not before ``delay`` seconds have passed.
         """
-        errand = _Errand(what, task, time.monotonic() + seconds, FIRST_SECONDS)
+        pending = _Pending(what, task, time.monotonic() + seconds, FIRST_SECONDS)
         with self._changed:
             if len(self._waiting) >= MOST:
                 log.warning("given up, as too much waits to be done: %s", what)
                 return
-            heapq.heappush(self._waiting, (time.monotonic() + delay, next(self._order), errand))
+            heapq.heappush(self._waiting, (time.monotonic() + delay, next(self._order), pending))
             self._changed.notify_all()
 
     def settle(self, seconds: float) -> bool:
@@ -47,25 +47,25 @@ class Errands:
             return self._changed.wait_for(lambda: not self._waiting and not self._busy, seconds)
 
     def run(self) -> None:
-        """Run errands for ever."""
+        """Run what is due, for ever."""
         while True:
             with self._changed:
                 while not self._waiting or self._waiting[0][0] > time.monotonic():
                     due = self._waiting[0][0] - time.monotonic() if self._waiting else None
                     self._changed.wait(due)
-                _, _, errand = heapq.heappop(self._waiting)
+                _, _, pending = heapq.heappop(self._waiting)
                 self._busy = True
-            again = errand.attempt()
+            again = pending.attempt()
             with self._changed:
                 self._busy = False
                 if again:
-                    due = time.monotonic() + errand.pause
-                    errand.pause = min(2 * errand.pause, LONGEST_SECONDS)
-                    heapq.heappush(self._waiting, (due, next(self._order), errand))
+                    due = time.monotonic() + pending.pause
+                    pending.pause = min(2 * pending.pause, LONGEST_SECONDS)
+                    heapq.heappush(self._waiting, (due, next(self._order), pending))
                 self._changed.notify_all()
 
 
-class _Errand:
+class _Pending:
     def __init__(self, what: str, task: Callable[[], None], until: float, pause: float) -> None:
         self.what = what
         self.task = task

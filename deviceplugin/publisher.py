@@ -17,7 +17,7 @@ RETRY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Announcer:
+class Publisher:
     """Writes the node's annotation."""
 
     cluster: Cluster
@@ -26,7 +26,7 @@ class Announcer:
     due: threading.Event = field(default_factory=threading.Event)
     told: str = ""
 
-    def announce(self) -> None:
+    def publish(self) -> None:
         """Write the annotation, or take it away when no GPU is left; raises ApiError."""
         state = self.inventory.state
         text = registration.encode(state.units, state.faults) if state.units else None
@@ -37,12 +37,12 @@ class Announcer:
         )
 
     def run(self, stopping: threading.Event) -> None:
-        """Announce until stopped."""
+        """Publish until stopped."""
         while not stopping.is_set():
             self.due.clear()
             pause = SECONDS
             try:
-                self.announce()
+                self.publish()
                 self.told = ""
             except AmdCdiError as error:
                 pause = RETRY_SECONDS

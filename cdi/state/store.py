@@ -9,10 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from cdi import draft as drafts
-from cdi import ledger as ledgers
-from cdi import names, registry, spec, usage
-from cdi.draft import Draft
 from cdi.errors import AmdCdiError, PermanentError
 from cdi.files import (
     LOCK_SECONDS,
@@ -24,10 +20,15 @@ from cdi.files import (
     staging,
     unstaged,
 )
-from cdi.ledger import Ledger
-from cdi.memory import Memory
-from cdi.node import Node
-from cdi.paths import Paths
+from cdi.node.gpu import Node
+from cdi.plan import names
+from cdi.spec import registry, renderer
+from cdi.state import ledger as ledgers
+from cdi.state import specs, usage
+from cdi.state.cache import Cache
+from cdi.state.ledger import Ledger
+from cdi.state.paths import Paths
+from cdi.state.specs import NodeSpecs
 
 PAST_NS = 4 * 10**9
 """Further back than any filesystem rounds times off, which is two seconds."""
@@ -38,23 +39,23 @@ LOCK_FILE = ".amd-cdi.lock"
 
 def preview(
     paths: Paths, node: Node, change: Callable[[Ledger], Ledger], *, offering: str = ""
-) -> Draft:
+) -> NodeSpecs:
     """Return what ``update`` would make, without writing anything."""
     before = ledgers.load(paths.state_dir)
-    return _checked(paths, node, before, change(before), Memory(), offering, None)
+    return _checked(paths, node, before, change(before), Cache(), offering, None)
 
 
 def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     paths: Paths,
     node: Node,
     change: Callable[[Ledger], Ledger],
-    memory: Memory | None = None,
+    memory: Cache | None = None,
     *,
     lock_seconds: float = LOCK_SECONDS,
     settle: Settle = at_once,
-    confirm: Callable[[Draft], None] | None = None,
+    confirm: Callable[[NodeSpecs], None] | None = None,
     offering: str = "",
-) -> Draft:
+) -> NodeSpecs:
     """Change the ledger, and make the files of the node what the new ledger says.
 
     All under the lock of the state directory, and all or nothing: the values of shares, the
@@ -67,7 +68,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     ``offering`` would be left out, or if the spec would replace one of another kind.
     """
     stays = memory is not None
-    memory = memory or Memory()
+    memory = memory or Cache()
     _require_apart(paths)
     if not paths.state_dir.is_dir():
         # Directories are made for what will succeed.
@@ -131,7 +132,7 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     return replace(made, changed=changed, warnings=(*made.warnings, *warnings))
 
 
-def missing(made: Draft, paths: Paths) -> list[str]:
+def missing(made: NodeSpecs, paths: Paths) -> list[str]:
     """Say what containers of shares need and the host has not."""
     if not made.rendering.held:
         return []
@@ -176,15 +177,15 @@ def _checked(  # noqa: PLR0913, PLR0917 -- what is changed where, and from what 
     node: Node,
     before: Ledger,
     after: Ledger,
-    memory: Memory,
+    memory: Cache,
     offering: str,
     listed: frozenset[str] | None,
-) -> Draft:
+) -> NodeSpecs:
     """Return what a change of the ledger comes to; raises PermanentError if it may not be made."""
     _require_ours(paths.spec_dir / after.options.file, before)
     own_files = frozenset({before.options.file, after.options.file})
     _require_ledger(paths, own_files)
-    made = drafts.make(node, after, paths, own_files, memory, listed)
+    made = specs.make(node, after, paths, own_files, memory, listed)
     _require_offer(made, offering)
     return made
 
@@ -208,9 +209,10 @@ def _require_ours(target: Path, before: Ledger) -> None:
     if target.name == before.options.file or not target.exists():
         return
     kind = registry.load(target).spec["kind"]
-    if kind != spec.KIND:
+    if kind != renderer.KIND:
         raise PermanentError(
-            f"no spec but one of {spec.KIND} was expected at {target}, found one of {kind[:80]}",
+            f"no spec but one of {renderer.KIND} was expected at {target}, found one of "
+            f"{kind[:80]}",
             "choose another file",
         )
 
@@ -241,11 +243,11 @@ def _require_ledger(paths: Paths, own_files: Iterable[str]) -> None:
             )
 
 
-def _require_offer(made: Draft, name: str) -> None:
+def _require_offer(made: NodeSpecs, name: str) -> None:
     """Raise PermanentError if a device, if one is named, is left out."""
     if name and all(device["name"] != name for device in made.rendering.devices):
         reasons = [line for line in made.warnings if name in line]
-        raise PermanentError(f"{spec.KIND}={name} cannot be offered: {'; '.join(reasons)}")
+        raise PermanentError(f"{renderer.KIND}={name} cannot be offered: {'; '.join(reasons)}")
 
 
 def _stale_values(
@@ -302,9 +304,7 @@ def _stamp(paths: Paths) -> tuple[int, ...]:
         return ()
 
 
-def _settle_and_list(
-    settle: Settle, memory: Memory, paths: Paths, task: Callable[[], None]
-) -> None:
+def _settle_and_list(settle: Settle, memory: Cache, paths: Paths, task: Callable[[], None]) -> None:
     """Settle, and list the spec directory for the next update, if that finds it with these stamps.
 
     Others write there without our lock. What they did before the stamps is in the list, as it is

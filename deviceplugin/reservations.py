@@ -9,33 +9,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdi import ledger as ledgers
-from cdi import store
-from cdi.draft import Draft
 from cdi.errors import AmdCdiError, TemporaryError
-from cdi.ledger import Ledger
-from cdi.memory import Memory
-from cdi.node import Node
-from cdi.options import STRATEGIES, Options
-from cdi.paths import Paths
+from cdi.node.gpu import Node
+from cdi.plan.options import STRATEGIES, Options
+from cdi.state import ledger as ledgers
+from cdi.state import store
+from cdi.state.cache import Cache
+from cdi.state.ledger import Ledger
+from cdi.state.paths import Paths
+from cdi.state.specs import NodeSpecs
 from deviceplugin.log import log
 
 ANSWER_SECONDS = 0.005
 """How long an answer takes to leave; what runs in this process meanwhile makes kubelet wait."""
 
 WAIT_SECONDS = 0.75
-"""How long others may keep the books: whoever waits keeps allocations waiting as well."""
+"""How long others may keep the reservations: whoever waits keeps allocations waiting as well."""
 
 
 @dataclass(slots=True)
-class Books:
-    """Where the books are, and the node they are about."""
+class Reservations:
+    """Where the reservations are, and the node they are about."""
 
     paths: Paths
     node: Node
     settings: Mapping[str, Any]
     """Options of the spec that this process was started with; the others stay as they are."""
-    memory: Memory = field(default_factory=Memory)
+    memory: Cache = field(default_factory=Cache)
     lock: threading.RLock = field(default_factory=threading.RLock)
     told: frozenset[str] = frozenset()
     """Warnings that are in the log already."""
@@ -48,15 +48,17 @@ class Books:
         self,
         change: Callable[[Ledger], Ledger],
         seconds: float = WAIT_SECONDS,
-        confirm: Callable[[Draft], None] | None = None,
-    ) -> Draft:
+        confirm: Callable[[NodeSpecs], None] | None = None,
+    ) -> NodeSpecs:
         """Change the ledger and make the specs what it says, or change nothing.
 
         Nothing is changed if ``confirm``, which is asked last, raises. Waits at most ``seconds``
         for this process, and for others. Raises what ``store.update`` does.
         """
         if not self.lock.acquire(timeout=seconds):
-            raise TemporaryError("the books are being changed", "the next attempt may succeed")
+            raise TemporaryError(
+                "the reservations are being changed", "the next attempt may succeed"
+            )
         try:
             made = store.update(
                 self.paths,
@@ -76,7 +78,7 @@ class Books:
         finally:
             self.lock.release()
 
-    def refresh(self, node: Node, seconds: float = WAIT_SECONDS) -> Draft:
+    def refresh(self, node: Node, seconds: float = WAIT_SECONDS) -> NodeSpecs:
         """Make the spec anew from a node that has changed."""
         with self.lock:
             self.node = node
@@ -93,8 +95,9 @@ class Books:
 def settle_behind(task: Callable[[], None]) -> None:
     """Make renames durable without keeping kubelet waiting for it.
 
-    The files themselves are durable by now. A power failure before the renames are leaves the books
-    as they were; then the annotations of the pod, which were written before, bring its share back.
+    The files themselves are durable by now. A power failure before the renames are leaves the
+    reservations as they were; then the annotations of the pod, which were written before, bring its
+    share back.
     """
 
     def settle() -> None:
@@ -108,5 +111,5 @@ def settle_behind(task: Callable[[], None]) -> None:
         # Not threading.Thread, whose start waits until the thread runs.
         _thread.start_new_thread(settle, ())
     except RuntimeError:
-        # There may be no more threads, and the books have been changed.
+        # There may be no more threads, and the reservations have been changed.
         settle()

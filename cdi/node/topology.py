@@ -12,11 +12,11 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cdi import sysfs
 from cdi.cumask import MAX_CUS, RDNA_VERSION
 from cdi.errors import PermanentError, TemporaryError
-from cdi.node import Gpu, Node, Partition
-from cdi.products import Names
+from cdi.node import sysfs
+from cdi.node.gpu import Gpu, Node, Partition
+from cdi.node.products import Names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from cdi import names
-from cdi.edits import ContainerEdits, Device, Spec, merge
 from cdi.errors import AmdCdiError, PermanentError
 from cdi.files import names_in, os_error, read_bounded
+from cdi.plan import names
+from cdi.spec.edits import ContainerEdits, Device, Spec, merge
 
 MAX_BYTES = 32 << 20
 """Far above a spec of 5,000 shares (about 7 MiB); parsing more would take minutes."""

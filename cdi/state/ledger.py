@@ -15,11 +15,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cdi import cumask, names
+from cdi import cumask
 from cdi.errors import PermanentError
 from cdi.files import os_error, read_bounded
-from cdi.options import Options
-from cdi.share import Share, Slice
+from cdi.plan import names
+from cdi.plan.options import Options
+from cdi.plan.share import Share, Slice
 
 T = TypeVar("T")
 

@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cdi import store, topology
-from cdi.draft import Draft
 from cdi.errors import AmdCdiError, TemporaryError
-from cdi.options import Options
-from cdi.paths import Paths
+from cdi.node import topology
+from cdi.plan.options import Options
+from cdi.state import store
+from cdi.state.paths import Paths
+from cdi.state.specs import NodeSpecs
 
 SECONDS = 1.0
 
@@ -25,7 +26,7 @@ MODES = ("current_compute_partition", "current_memory_partition")
 
 def watch(
     paths: Paths, options: Options, seconds: float = SECONDS
-) -> Iterator[Draft | AmdCdiError]:
+) -> Iterator[NodeSpecs | AmdCdiError]:
     """Refresh the spec now and whenever the GPUs or the spec change, for ever.
 
     Yields what each refresh made, or the error that kept it from it. What retrying may heal is

@@ -18,13 +18,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cdi import cdiversion, cumask
-from cdi.edits import ContainerEdits, Device, DeviceNode, Hook, Mount, Spec
+from cdi import cumask
 from cdi.errors import PermanentError
-from cdi.names import gpu_names, partition_names, spec_file
-from cdi.node import Node, Partition
-from cdi.options import Options
-from cdi.share import Grant, Share, resolve
+from cdi.node.gpu import Node, Partition
+from cdi.plan.names import gpu_names, partition_names, spec_file
+from cdi.plan.options import Options
+from cdi.plan.share import Grant, Share, resolve
+from cdi.spec import cdiversion
+from cdi.spec.edits import ContainerEdits, Device, DeviceNode, Hook, Mount, Spec
 
 KIND = "amd.com/gpu"
 

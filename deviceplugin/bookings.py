@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cdi import cumask, planner
-from cdi.amount import ALL, MIB, Amount
+from cdi import cumask
 from cdi.errors import PermanentError
-from cdi.planner import Want
-from cdi.share import Share, Slice
+from cdi.plan import planner
+from cdi.plan.amount import ALL, MIB, Amount
+from cdi.plan.planner import Want
+from cdi.plan.share import Share, Slice
 from deviceplugin.devices import Unit
 from deviceplugin.pods import FAILED, Container, Pod, pod_uid, share_prefix
 from deviceplugin.slots import Booking, Slots, decode

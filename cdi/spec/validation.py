@@ -9,8 +9,8 @@ from typing import cast
 
 import jsonschema
 
-from cdi import rules
-from cdi.edits import Spec
+from cdi.spec import rules
+from cdi.spec.edits import Spec
 
 
 def findings(document: object) -> Iterator[str]:

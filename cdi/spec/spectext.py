@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring
 
-from cdi.edits import Device, Spec
+from cdi.spec.edits import Device, Spec
 
 HEADING = """\
 # Written by amd-cdi from the GPUs of this node and the ledger of its shares.

@@ -21,12 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cdi import cumask
-from cdi.amount import ALL, MIB, Amount, format_mib
 from cdi.errors import PermanentError
-from cdi.names import gpu_names, label, partition_names
-from cdi.node import Gpu, Node, Partition
-from cdi.options import STRATEGIES
-from cdi.share import Share, Slice
+from cdi.node.gpu import Gpu, Node, Partition
+from cdi.plan.amount import ALL, MIB, Amount, format_mib
+from cdi.plan.names import gpu_names, label, partition_names
+from cdi.plan.options import STRATEGIES
+from cdi.plan.share import Share, Slice
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdi.errors import PermanentError
-from cdi.node import Gpu, Partition
+from cdi.node.gpu import Gpu, Partition
 
 MAX_SHARE_NAME = 63
 """Characters of a share's name, as of a DNS label."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdi.edits import Spec
+from cdi.spec.edits import Spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cdi import cdiversion, rules, spec, spectext
-from cdi.edits import Device, Spec
 from cdi.errors import PermanentError
 from cdi.files import Spares
-from cdi.ledger import Ledger
-from cdi.share import Share
+from cdi.plan.share import Share
+from cdi.spec import cdiversion, renderer, rules, spectext
+from cdi.spec.edits import Device, Spec
+from cdi.state.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Memory:
+class Cache:
     """Texts by name, and what they were made of."""
 
     ledger: tuple[bytes, Ledger] | None = None
@@ -38,7 +38,7 @@ class Memory:
     """The lines of the ledger's document."""
     basis: object = None
     """What ``offers`` were made from, besides their shares."""
-    offers: spec.Offers = field(default_factory=spec.Offers)
+    offers: renderer.Offers = field(default_factory=renderer.Offers)
     format: str = ""
     devices: tuple[Device, ...] = ()
     """Those of the spec of the GPUs."""
@@ -46,7 +46,7 @@ class Memory:
     """Its text."""
     pieces: dict[str, Piece] = field(default_factory=dict)
     """The parts of its text, by device."""
-    written: frozenset[spec.Offer] = frozenset()
+    written: frozenset[renderer.Offer] = frozenset()
     """Those whose files this process wrote or compared."""
     living: frozenset[str] = frozenset()
     """The shares that there were, offered or not."""
@@ -57,10 +57,10 @@ class Memory:
     """When the ledger and the directories of the shares' files were changed last, in ns: at other
     times they are read anew."""
 
-    def offers_for(self, basis: object) -> spec.Offers:
+    def offers_for(self, basis: object) -> renderer.Offers:
         """Return the offers that were made from this basis, and shall be."""
         if basis != self.basis:
-            self.offers = spec.Offers()
+            self.offers = renderer.Offers()
             self.basis = basis
         return self.offers
 
@@ -69,7 +69,7 @@ class Memory:
         then, names = self.listed
         return names if then == stamps else None
 
-    def keep(self, offers: Iterable[spec.Offer], living: frozenset[str]) -> None:
+    def keep(self, offers: Iterable[renderer.Offer], living: frozenset[str]) -> None:
         """Remember the files of these, and drop what was kept of shares that are gone."""
         self.written = frozenset(offers)
         gone, self.living = self.living - living, living
@@ -99,7 +99,7 @@ class Memory:
         ]
         made = {device["name"]: _piece(device, form) for device in new}
         pieces = {name: made.get(name) or known[name] for name in names}
-        assembled = spec.assemble(())
+        assembled = renderer.assemble(())
         versions = {piece.version for piece in pieces.values()} | {assembled["cdiVersion"]}
         assembled["cdiVersion"] = max(versions, key=cdiversion.KNOWN.index)
         if len(pieces) < len(names):
@@ -112,7 +112,7 @@ class Memory:
 
 def alone(device: Device, form: str) -> bytes:
     """Return a spec of nothing but this device; raises PermanentError if a runtime refuses it."""
-    made = spec.assemble((device,))
+    made = renderer.assemble((device,))
     _require_valid(made)
     return spectext.encode(made, form)
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cdi.edits import ContainerEdits, DeviceNode
 from cdi.errors import PermanentError
 from cdi.files import os_error
+from cdi.spec.edits import ContainerEdits, DeviceNode
 
 
 def inject(config: Mapping[str, Any], edits: ContainerEdits, sysroot: Path) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Reads what a machine has: its AMD GPUs and their partitions."""

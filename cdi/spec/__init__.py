@@ -1,0 +1,1 @@
+"""Renders CDI specs, and reads and checks those of a directory."""

@@ -1,0 +1,1 @@
+"""Keeps the ledger, the specs and the files of shares what they shall be."""
