@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ocihook.install import install
+from tests import hook_program
 from tests.ocihook_scene import BYTES, CAPACITY, PCI, REGION, ROCR, Scene, bind, device, write
 
 SYSTEM = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
@@ -29,9 +30,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hook_program.build(tmp_path_factory.mktemp("program"))
+
+
 @pytest.fixture
-def hook(installed: Path) -> list[str]:
+def plain(installed: Path) -> list[str]:
+    """The hook as plain files, run by the host's Python."""
     return [str(installed / "lib/amd-oci-hook")]
+
+
+@pytest.fixture(params=["plain", "program"])
+def hook(request: pytest.FixtureRequest) -> list[str]:
+    """Either form of the hook."""
+    if request.param == "plain":
+        return request.getfixturevalue("plain")
+    return [str(request.getfixturevalue("program"))]
 
 
 @pytest.fixture
@@ -380,7 +395,7 @@ def test_unforeseen_error_is_a_refusal(scene: Scene, hook: list[str]) -> None:
     scene.config["root"]["path"] = "a" * 300
     line = refused(scene.lay(dmem=False).run(hook))
     assert re.search(
-        r"found OSError: .* File name too long: .* \(.*/ocihook/rootfs\.py:\d+\)", line
+        r"found OSError: .* File name too long: .* \((.*/)?ocihook/rootfs\.py:\d+\)", line
     )
 
 
@@ -448,8 +463,8 @@ except SystemExit:
 
 
 @pytest.mark.parametrize("dmem", [True, False])
-def test_nothing_third_party_is_imported(scene: Scene, hook: list[str], dmem: bool) -> None:
-    command = [SYSTEM, "-I", "-S", "-c", TELL_MODULES, *hook]
+def test_nothing_third_party_is_imported(scene: Scene, plain: list[str], dmem: bool) -> None:
+    command = [SYSTEM, "-I", "-S", "-c", TELL_MODULES, *plain]
     result = with_image(scene).lay(dmem=dmem).run(command)
     assert result.returncode == 0
     modules = dict(line.split("\t") for line in result.stdout.splitlines())
