@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,76 @@ state = {state}
 [grpc]
 address = {socket}
 [plugins."io.containerd.grpc.v1.cri"]
-enable_cdi = true
+enable_cdi = {cdi}
 cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 restrict_oom_score_adj = true
 sandbox_image = {image}
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = {network}
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 BinaryName = {runtime}
 """
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """How containerd is run in a sandbox."""
+
+    command: Sequence[str | Path]
+    ctr: Sequence[str | Path]
+    """Its own client, for what kubelet sees."""
+    socket: str
+
+    def load(self, sandbox: Sandbox, images: Sequence[Image]) -> None:
+        """Make the running daemon know these images."""
+        for image in images:
+            archive = image_archive(image, sandbox.folder / "image.tar")
+            sandbox.must([*self.ctr, "images", "import", archive])
+
+
+def prepared(
+    sandbox: Sandbox,
+    suite: str,
+    oci_runtime: Path,
+    pause: Image,
+    *,
+    cdi: bool = True,
+    network: Path = Path("/opt/cni/bin"),
+) -> Daemon:
+    """containerd of a Debian suite, configured for a sandbox; `pause` waits in every pod.
+
+    `network` has the CNI plugins, of which pods on the host's network need none.
+    """
+    programs = need.fetched(lambda: debian.unpacked(suite, "containerd")) / "usr/bin"
+    socket = f"{_STATE}/containerd.sock"
+    configuration = sandbox.folder / "containerd.toml"
+    configuration.write_text(
+        _CONFIGURATION.format(
+            root=json.dumps(f"{sandbox.folder}/containerd"),
+            state=json.dumps(_STATE),
+            socket=json.dumps(socket),
+            cdi=json.dumps(cdi),
+            image=json.dumps(pause.name),
+            network=json.dumps(str(network)),
+            runtime=json.dumps(str(oci_runtime)),
+        )
+    )
+    environment = ["env", f"PATH={programs}:/usr/sbin:/usr/bin:/sbin:/bin"]
+    return Daemon(
+        [*environment, "containerd", f"--config={configuration}"],
+        [*environment, "ctr", f"--address={socket}", "--namespace=k8s.io"],
+        socket,
+    )
+
+
+@contextmanager
+def channel_to(sandbox: Sandbox, daemon: Daemon) -> Iterator[grpc.Channel]:
+    """A connection to the daemon, which has answered."""
+    with grpc.insecure_channel(f"unix://{sandbox.path(daemon.socket)}") as channel:
+        grpc.channel_ready_future(channel).result(timeout=60)
+        yield channel
 
 
 def containerd(
@@ -50,39 +112,18 @@ def containerd(
 
     @contextmanager
     def opened(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
-        programs = need.fetched(lambda: debian.unpacked(suite, "containerd")) / "usr/bin"
         # The interface is the same for both containerds; only Debian 14 packages it.
         interface = need.fetched(lambda: debian.unpacked("forky", "golang-k8s-cri-api-dev")) / _API
-        socket = f"{_STATE}/containerd.sock"
-        configuration = sandbox.folder / "containerd.toml"
-        configuration.write_text(
-            _CONFIGURATION.format(
-                root=json.dumps(f"{sandbox.folder}/containerd"),
-                state=json.dumps(_STATE),
-                socket=json.dumps(socket),
-                image=json.dumps(images[0].name),
-                runtime=json.dumps(str(oci_runtime(sandbox))),
-            )
-        )
-        command = ["env", f"PATH={programs}:/usr/sbin:/usr/bin:/sbin:/bin"]
+        daemon = prepared(sandbox, suite, oci_runtime(sandbox), images[0])
         with (sandbox.folder / "containerd.log").open("w") as log:
-            daemon = subprocess.Popen(
-                sandbox.enter([*command, "containerd", f"--config={configuration}"]),
-                stdout=log,
-                stderr=log,
-            )
+            process = subprocess.Popen(sandbox.enter(daemon.command), stdout=log, stderr=log)
         try:
-            address = f"unix://{sandbox.path(socket)}"
-            with grpc.insecure_channel(address) as channel:
-                grpc.channel_ready_future(channel).result(timeout=60)
-                ctr = [*command, "ctr", f"--address={socket}", "--namespace=k8s.io"]
-                for image in images:
-                    archive = image_archive(image, sandbox.folder / "image.tar")
-                    sandbox.must([*ctr, "images", "import", archive])
+            with channel_to(sandbox, daemon) as channel:
+                daemon.load(sandbox, images)
                 yield _Pod(sandbox, channel, interface).start
         finally:
-            daemon.terminate()
-            daemon.wait(timeout=60)
+            process.terminate()
+            process.wait(timeout=60)
 
     return opened
 
@@ -126,7 +167,7 @@ class _Pod:
             code, _ = refusal.code().value
             return Outcome(code, "", f"{refusal.code().name}: {refusal.details()}")
         status = self._end(identity)
-        return Outcome(status, *_streams(self._logs / log))
+        return Outcome(status, *streams(self._logs / log))
 
     def _end(self, identity: str) -> int:
         """Wait for the container's end, remove it, answer its exit status."""
@@ -160,7 +201,13 @@ def _config(messages: Any, container: Container, number: int, log: str) -> Any:
         ],
         CDI_devices=[{"name": name} for name in container.cdi],
         log_path=log,
-        linux={"security_context": {"privileged": container.privileged}},
+        linux={
+            "security_context": {
+                "privileged": container.privileged,
+                # As kubelet has it, unless a pod shares its processes.
+                "namespace_options": {"network": messages.NODE, "pid": messages.CONTAINER},
+            }
+        },
     )
 
 
@@ -174,7 +221,7 @@ def _compiled(proto: Path) -> tuple[Any, Any]:
     return messages, services
 
 
-def _streams(log: Path) -> tuple[str, str]:
+def streams(log: Path) -> tuple[str, str]:
     """Standard output and error out of a CRI log: `time stream F|P text` lines."""
     streams = {"stdout": "", "stderr": ""}
     for line in log.read_text().splitlines():

@@ -22,7 +22,7 @@ for number; do
     mknod /made c "${number%:*}" "${number#*:}" && echo "stranger $number $(opening /made)"
     rm -f /made
 done
-tr '\0' '\n' </proc/$$/environ | sed 's/^/environment /'
+tr '\0' '\n' </proc/1/environ | sed 's/^/environment /'
 sed 's/^/mount /' </proc/self/mountinfo
 # The files of which this very `cat` is made.
 cat /proc/self/maps | sed -n 's|^[^/]* /|file /|p'

@@ -11,7 +11,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from tests.plugin.api_server import ApiServer
 
@@ -32,7 +32,13 @@ class Ask:
     kind: str = "app"
 
 
-def registered(server: ApiServer) -> list[Json]:
+class Annotated(Protocol):
+    """An API server, this folder's or a real one."""
+
+    def annotations(self, node: str) -> Json: ...
+
+
+def registered(server: Annotated) -> list[Json]:
     return json.loads(server.annotations(NODE)["hami.io/node-amd-register"])
 
 
@@ -56,26 +62,46 @@ def bind(
     uid: str = "",
 ) -> Json:
     """Create a pod as the webhook and the scheduler leave it when kubelet sees it."""
-    known = registered(server)
-    slots = ""
-    for index, ask in enumerate(asks):
-        chosen = devices[index] if devices else known[: ask.gpus]
-        slots += "".join(book(device, ask) for device in chosen[: ask.gpus]) + ";"
     document = pod(name, asks, namespace=namespace, uid=uid)
     document["metadata"]["annotations"] = {
-        "hami.io/vgpu-node": NODE,
-        "hami.io/bind-time": str(int(time.time())),
-        "hami.io/bind-phase": "allocating",
-        "hami.io/amd-devices-to-allocate": slots,
-        "hami.io/amd-devices-allocated": slots,
+        **placed(slots_of(asks, devices, registered(server))),
+        **allocating(),
     }
     # There is no lock of a pod that does not exist yet.
     added = server.add_pod(document)
     if lock:
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        text = lock_text if lock_text is not None else f"{stamp},{namespace},{name}"
+        text = lock_text if lock_text is not None else locked(namespace, name)
         server.annotate_node(NODE, {"hami.io/mutex.lock": text})
     return added
+
+
+def slots_of(asks: list[Ask], devices: list[list[Json]] | None, known: list[Json]) -> str:
+    """Book for each ask the devices in its place, by default the first ones of those known."""
+    slots = ""
+    for index, ask in enumerate(asks):
+        chosen = devices[index] if devices else known[: ask.gpus]
+        slots += "".join(book(device, ask) for device in chosen[: ask.gpus]) + ";"
+    return slots
+
+
+def placed(slots: str) -> dict[str, str]:
+    """What the scheduler writes into a pod when it has chosen the node."""
+    return {
+        "hami.io/vgpu-node": NODE,
+        "hami.io/amd-devices-to-allocate": slots,
+        "hami.io/amd-devices-allocated": slots,
+    }
+
+
+def allocating() -> dict[str, str]:
+    """What it writes once the node's lock is the pod's."""
+    return {"hami.io/bind-time": str(int(time.time())), "hami.io/bind-phase": "allocating"}
+
+
+def locked(namespace: str, name: str) -> str:
+    """The node's lock while this pod is allocated."""
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{stamp},{namespace},{name}"
 
 
 def pod(name: str, asks: list[Ask], *, namespace: str = "default", uid: str = "") -> Json:
