@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cdi import cumask
 from cdi.errors import PermanentError
-from cdi.node import sample, topology
+from cdi.node import kfd, sample, topology
 from cdi.node.gpu import Gpu, Node
 from tests.captures import change, write
 
@@ -374,7 +374,7 @@ def check(node: Node, root: Path) -> None:
     for gpu in node.gpus:
         own = {path.name for path in (root / "sys/bus/pci/devices" / gpu.pci / "drm").iterdir()}
         assert 0 <= gpu.unique_id < 1 << 64
-        assert 0 <= gpu.vram_bytes <= 16 * topology.MAX_VRAM
+        assert 0 <= gpu.vram_bytes <= 16 * kfd.MAX_VRAM
         assert gpu.product
         assert not set(gpu.product) & set(",:;\n")
         indexes = [part.index for part in gpu.partitions]
