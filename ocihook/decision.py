@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ocihook.share import Share
     from ocihook.state import State
 
+SHARED_HINT = "let the library hold the share, with `amd-cdi generate --require any`"
+
 
 def decide(arguments: Arguments, state: State) -> str:
     """Return what holds the container to its share, empty for one without; raises Refusal."""
@@ -50,22 +52,37 @@ def _detected(arguments: Arguments, container: Container) -> Arguments | None:
 
 def _memory(require: str, pid: int, container: Container, share: Share, sysroot: str) -> str:
     """Return what enforces the memory of the share under a policy; raises Refusal."""
+    vram, shared = share.vram(), share.shared()
     if require == "none":
         return "nothing, as --require none says"
-    if not share.bytes_by_pci():
+    if not vram and not shared:
         return "nothing, as its GPUs have no memory of their own"
-    missing = ""
-    if require != "library":
+    library = capped = missing = ""
+    if shared:
+        uncharged = f"dmem does not charge the memory that {' '.join(shared)} has of the host's"
+        if require == "dmem":
+            raise Refusal("a share of VRAM alone with --require dmem", uncharged, SHARED_HINT)
+        # It holds the VRAM of the share too. A cap on that comes after all that only reads.
+        library = _library(container, share, uncharged)
+    if vram and require != "library":
         try:
-            return f"dmem {dmem.apply(pid, container, share, sysroot)}"
+            capped = f"dmem {dmem.apply(pid, container, share, sysroot)}"
         except Refusal as refusal:
             if require == "dmem":
                 raise
-            missing = f"; and without the library a dmem cap is needed: {refusal}"
+            missing = f"without the library a dmem cap is needed: {refusal}"
+    if not capped and not library:
+        library = _library(container, share, missing)
+    return " and ".join(filter(None, (capped, library)))
+
+
+def _library(container: Container, share: Share, why: str) -> str:
+    """Return how the library holds the share; raises Refusal, which says too why it must."""
     from ocihook import libc
 
     try:
         return f"the library, {libc.check(container, share)}"
     except Refusal as refusal:
-        refusal.args = (f"{refusal}{missing}",)
+        if why:
+            refusal.args = (f"{refusal}; and {why}",)
         raise

@@ -20,7 +20,7 @@ HINT = "look at dmem.capacity and dmem.max of the cgroups named"
 
 
 def apply(pid: int, container: Container, share: Share, sysroot: str) -> str:
-    """Cap the container's cgroup to the bytes of the share; return what was capped, as a text.
+    """Cap the container's cgroup to the share's bytes of VRAM; return what was capped, as a text.
 
     On a failure the caps are as they were before, and Refusal says what the kernel answered.
     """
@@ -28,7 +28,7 @@ def apply(pid: int, container: Container, share: Share, sysroot: str) -> str:
     cgroup.enable(levels)
     capacity = _table(f"{levels[0]}/dmem.capacity")
     caps = {}
-    for pci, wanted in share.bytes_by_pci().items():
+    for pci, wanted in share.vram().items():
         region = _region(capacity, pci)
         limit = capacity[region]
         if not limit.isdecimal() or wanted > int(limit):

@@ -36,10 +36,7 @@ MAX_SCRIPTS = 5
 ENGINE_INITS = {"/sbin/docker-init", "/run/podman-init", "/dev/init"}
 """Where docker and podman mount their own static init, which starts what follows ``--``."""
 
-HINT = (
-    f"use an image with dynamic programs on glibc {OLDEST[0]}.{OLDEST[1]} or later, "
-    "or a kernel with the dmem controller"
-)
+HINT = f"use an image with dynamic programs on glibc {OLDEST[0]}.{OLDEST[1]} or later"
 MOUNT_HINT = "give the container nothing at or above /usr/local/vgpu"
 
 

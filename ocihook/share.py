@@ -12,13 +12,25 @@ if TYPE_CHECKING:
 HINT = "write the CDI spec anew with `amd-cdi generate`"
 
 REQUIRED = ("pci", "index", "rocr", "cus", "count", "atom", "bytes", "render")
-OPTIONAL = ("card",)
+OPTIONAL = ("card", "memory")
+KINDS = ("VRAM", "shared")
 
 
 class Gpu:
     """The part of one GPU, or of one partition of it, that belongs to the share."""
 
-    __slots__ = ("atom", "bytes", "card", "count", "cus", "index", "pci", "render", "rocr")
+    __slots__ = (
+        "atom",
+        "bytes",
+        "card",
+        "count",
+        "cus",
+        "index",
+        "pci",
+        "render",
+        "rocr",
+        "shared",
+    )
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         """Read the fields of one ``--gpu`` argument; raises Refusal on any that is not right."""
@@ -43,6 +55,8 @@ class Gpu:
         """Minor of the render node."""
         self.card = _number(fields, "card", 0, 2**20 - 1) if "card" in fields else None
         """Minor of the card node, None where there is none."""
+        self.shared = _kind(fields.get("memory", "VRAM")) == "shared"
+        """Whether its memory is the host's own (GTT), as an APU's is: dmem does not charge that."""
 
 
 class Share:
@@ -64,13 +78,17 @@ class Share:
         self.values: str | None = None
         """The file of the share's values on the host, likewise."""
 
-    def bytes_by_pci(self) -> dict[str, int]:
-        """Return the bytes for each PCI device; partitions of one GPU share its memory region."""
+    def vram(self) -> dict[str, int]:
+        """Return the bytes of VRAM by PCI device; partitions of one GPU share its memory region."""
         total: dict[str, int] = {}
         for gpu in self.gpus:
-            if gpu.bytes:
+            if gpu.bytes and not gpu.shared:
                 total[gpu.pci] = total.get(gpu.pci, 0) + gpu.bytes
         return total
+
+    def shared(self) -> list[str]:
+        """Return the PCI addresses of the GPUs whose memory the share has is the host's own."""
+        return [gpu.pci for gpu in self.gpus if gpu.bytes and gpu.shared]
 
     def minors(self) -> set[int]:
         """Return the DRM minors that the share may use."""
@@ -98,6 +116,12 @@ def _number(fields: Mapping[str, str], name: str, low: int, high: int) -> int:
     if text.isascii() and text.isdecimal() and len(text) < 20 and low <= int(text) <= high:
         return int(text)
     raise Refusal(f"{name}= from {low} to {high} in --gpu", repr(text[:80]), HINT)
+
+
+def _kind(text: str) -> str:
+    if text not in KINDS:
+        raise Refusal(f"memory={'|'.join(KINDS)} in --gpu", repr(text[:80]), HINT)
+    return text
 
 
 def _pci(text: str) -> str:

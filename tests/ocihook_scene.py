@@ -23,6 +23,17 @@ BYTES = 51539607552
 CAPACITY = 206141652992
 GPU = f"pci={PCI},index=0,rocr={ROCR},cus=0-75,count=304,atom=4,bytes={BYTES},render=128,card=1"
 REGION = f"drm/{PCI}/vram"
+APU = "0000:c6:00.0"
+APU_BYTES = 1073741824
+"""Of the host's memory; less than the 2 GiB that the firmware set aside, so a cap would fit."""
+
+APU_GPU = (
+    f"pci={APU},index=0,rocr=0,cus=0-19,count=40,atom=2,bytes={APU_BYTES},render=129,card=2,"
+    "memory=shared"
+)
+APU_REGION = f"drm/{APU}/vram 2147483648\n"
+"""What the kernel says of it in dmem.capacity: a cap there is taken, and does not hold HIP."""
+
 GROUP = "kubepods.slice/pod1.slice/cri-1.scope"
 LIBRARY = "/usr/local/vgpu/libamvgpu.so"
 VALUES = "/usr/local/vgpu/share.conf"
@@ -95,6 +106,33 @@ class Scene:
             },
         }
 
+    def on_apu(self) -> Scene:
+        """Let the share be one of the APU alone."""
+        self.gpus = [APU_GPU]
+        self.environment |= {
+            "ROCR_VISIBLE_DEVICES": "0",
+            "HSA_CU_MASK": "0:0-19",
+            "HIP_DEVICE_MEMORY_LIMIT_0": str(APU_BYTES),
+        }
+        nodes = [device("/dev/dri/renderD129", 226, 129), device("/dev/dri/card2", 226, 2)]
+        self.config["linux"]["devices"][1:] = nodes
+        self.config["linux"]["resources"]["devices"][-2:] = [rule(226, 129), rule(226, 2)]
+        return self
+
+    def with_apu(self) -> Scene:
+        """Let the share have a part of the APU beside what it has."""
+        self.gpus.append(APU_GPU.replace("index=0,rocr=0", "index=1,rocr=1"))
+        self.environment |= {
+            "ROCR_VISIBLE_DEVICES": f"{ROCR},1",
+            "HIP_VISIBLE_DEVICES": "0,1",
+            "HSA_CU_MASK": "0:0-75;1:0-19",
+            "HIP_DEVICE_MEMORY_LIMIT_1": str(APU_BYTES),
+        }
+        nodes = [device("/dev/dri/renderD129", 226, 129), device("/dev/dri/card2", 226, 2)]
+        self.config["linux"]["devices"] += nodes
+        self.config["linux"]["resources"]["devices"] += [rule(226, 129), rule(226, 2)]
+        return self
+
     @property
     def group(self) -> Path:
         """Folder of the container's cgroup."""
@@ -145,7 +183,7 @@ class Scene:
             folder = folder / name
             write(folder / "cgroup.subtree_control", controllers)
         if dmem:
-            write(mount / "dmem.capacity", f"{REGION} {CAPACITY}\n")
+            write(mount / "dmem.capacity", f"{REGION} {CAPACITY}\n{APU_REGION}")
             write(folder / "dmem.max", f"{REGION} max\n")
 
     def arguments(self, *extra: str) -> list[str]:

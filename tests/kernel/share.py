@@ -19,6 +19,8 @@ class Part:
 
     region: Region
     bytes: int
+    shared: bool = False
+    """Whether the memory is the host's own, which dmem does not charge."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def binds(tools: Tools, share: Share) -> list[Bind]:
 def _gpu(index: int, part: Part) -> str:
     """An MI300X: 304 compute units, granted eight by eight."""
     address = part.region.name.split("/")[1]
+    memory = ",memory=shared" if part.shared else ""
     return (
         f"pci={address},index={index},rocr={index},cus=0-71,count=304,atom=8,"
-        f"bytes={part.bytes},render={128 + index}"
+        f"bytes={part.bytes},render={128 + index}{memory}"
     )

@@ -35,7 +35,23 @@ def test_partitions_of_one_gpu_share_its_memory() -> None:
     third = GPU.replace("index=0", "index=2").replace("0000:83", "0000:84")
     found = arguments.parse(words(GPU, "--gpu", second, "--gpu", third))
     assert found.share is not None
-    assert found.share.bytes_by_pci() == {"0000:83:00.0": 1029, "0000:84:00.0": 1024}
+    assert found.share.vram() == {"0000:83:00.0": 1029, "0000:84:00.0": 1024}
+
+
+def test_memory_shared_with_the_host_is_no_vram() -> None:
+    apu = GPU.replace("index=0", "index=1").replace("0000:83", "0000:c6") + ",memory=shared"
+    nothing = apu.replace("index=1", "index=2").replace("bytes=1024", "bytes=0")
+    found = arguments.parse(words(GPU, "--gpu", apu, "--gpu", nothing))
+    assert found.share is not None
+    assert found.share.vram() == {"0000:83:00.0": 1024}
+    assert found.share.shared() == ["0000:c6:00.0"]
+
+
+def test_memory_is_vram_where_nothing_is_said() -> None:
+    for gpu in (GPU, GPU + ",memory=VRAM"):
+        found = arguments.parse(words(gpu))
+        assert found.share is not None
+        assert (found.share.vram(), found.share.shared()) == ({"0000:83:00.0": 1024}, [])
 
 
 def test_card_is_optional() -> None:
@@ -74,6 +90,10 @@ def test_without_share_the_container_tells() -> None:
         ("card=1", "card=1,card=1"),
         ("card=1", "card"),
         ("card=1", "colour=red"),
+        ("card=1", "memory="),
+        ("card=1", "memory=Shared"),
+        ("card=1", "memory=vram"),
+        ("card=1", "memory=shared,memory=shared"),
     ],
 )
 def test_gpu_that_is_refused(old: str, new: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from ocihook.install import install
 from tests import hook_program
-from tests.ocihook_scene import BYTES, CAPACITY, PCI, REGION, ROCR, Scene, bind, device, write
+from tests.ocihook_scene import APU, BYTES, CAPACITY, PCI, REGION, ROCR, Scene, bind, device, write
 
 SYSTEM = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
 
@@ -168,6 +168,72 @@ def test_policy(
     assert scene.lay(dmem=dmem).run(hook).returncode == status
     if dmem:
         capped = require in {"any", "dmem"}
+        assert cap(scene) == (f"{REGION} {BYTES}\n" if capped else f"{REGION} max\n")
+
+
+# dmem does not charge what an APU has of the host's memory. Its region is there all the same.
+
+UNCHARGED = f"dmem does not charge the memory that {APU} has of the host's"
+
+
+@pytest.mark.parametrize(
+    ("require", "dmem", "image", "held"),
+    [
+        ("any", True, True, "the library, glibc "),
+        ("any", True, False, None),
+        ("any", False, True, "the library, glibc "),
+        ("any", False, False, None),
+        ("dmem", True, True, None),
+        ("dmem", True, False, None),
+        ("library", True, True, "the library, glibc "),
+        ("library", True, False, None),
+        ("none", True, False, "nothing, as --require none says"),
+    ],
+)
+def test_memory_of_an_apu_is_the_librarys_to_hold(
+    scene: Scene, hook: list[str], require: str, dmem: bool, image: bool, held: str | None
+) -> None:
+    scene.on_apu().require = require
+    if image:
+        with_image(scene)
+    result = scene.lay(dmem=dmem).run(hook)
+    if held:
+        assert result.returncode == 0, result.stderr
+        assert f"share share-a: memory held by {held}" in scene.log.read_text()
+        assert "dmem" not in scene.log.read_text()
+    else:
+        assert UNCHARGED in refused(result)
+    if dmem:
+        assert cap(scene) == f"{REGION} max\n"
+
+
+@pytest.mark.parametrize(
+    ("require", "dmem", "image", "held"),
+    [
+        ("any", True, True, f"dmem {REGION}={BYTES} and the library, glibc "),
+        ("any", True, False, None),
+        ("any", False, True, "the library, glibc "),
+        ("any", False, False, None),
+        ("dmem", True, True, None),
+        ("library", True, True, "the library, glibc "),
+        ("library", True, False, None),
+        ("none", True, False, "nothing, as --require none says"),
+    ],
+)
+def test_every_part_of_a_share_over_an_apu_and_a_gpu_of_its_own_memory_is_held(
+    scene: Scene, hook: list[str], require: str, dmem: bool, image: bool, held: str | None
+) -> None:
+    scene.with_apu().require = require
+    if image:
+        with_image(scene)
+    result = scene.lay(dmem=dmem).run(hook)
+    if held:
+        assert result.returncode == 0, result.stderr
+        assert f"share share-a: memory held by {held}" in scene.log.read_text()
+    else:
+        assert UNCHARGED in refused(result)
+    if dmem:
+        capped = held and "dmem" in held
         assert cap(scene) == (f"{REGION} {BYTES}\n" if capped else f"{REGION} max\n")
 
 

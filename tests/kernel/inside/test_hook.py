@@ -168,6 +168,44 @@ class TestImpossibleShare:
         assert candidate.cgroup.read("dmem.max") == NO_CAP
 
 
+class TestMemoryOfAnApu:
+    """The kernel has a region for what the firmware set aside, and would take a cap on it."""
+
+    APU = Part(GPU, 32 * MIB, shared=True)
+    UNCHARGED = f"dmem does not charge the memory that {GPU.name.split('/')[1]} has of the host's"
+
+    @pytest.fixture(autouse=True)
+    def enabled(self, candidate: Candidate) -> None:
+        candidate.enable()
+
+    def test_is_left_to_the_library_under_any(self, candidate: Candidate) -> None:
+        assert candidate.judge([self.APU], "any") == Outcome(0, "", "")
+        assert "memory held by the library" in logged()
+        assert candidate.cgroup.read("dmem.max") == NO_CAP
+
+    def test_is_refused_under_any_where_the_library_cannot_hold_it(
+        self, candidate: Candidate
+    ) -> None:
+        assert_refused(candidate.judge([self.APU], "any", STATIC), self.UNCHARGED, STATIC)
+        assert candidate.cgroup.read("dmem.max") == NO_CAP
+
+    def test_is_refused_under_dmem(self, candidate: Candidate) -> None:
+        assert_refused(candidate.judge([self.APU], "dmem"), self.UNCHARGED)
+        assert candidate.cgroup.read("dmem.max") == NO_CAP
+
+    def test_leaves_the_other_part_of_the_share_its_cap(self, candidate: Candidate) -> None:
+        assert candidate.judge([Part(OTHER, 8 * MIB), self.APU], "any") == Outcome(0, "", "")
+        assert f"memory held by dmem {OTHER.name}={8 * MIB} and the library" in logged()
+        assert candidate.process.charge(OTHER, 8 * MIB + 1) == errno.EAGAIN
+        assert candidate.process.charge(GPU, GPU.bytes) == 0
+
+    def test_without_the_library_the_other_part_gets_no_cap(self, candidate: Candidate) -> None:
+        assert_refused(
+            candidate.judge([Part(OTHER, 8 * MIB), self.APU], "any", STATIC), self.UNCHARGED
+        )
+        assert candidate.cgroup.read("dmem.max") == NO_CAP
+
+
 class TestBusyAncestor:
     def test_is_refused(self, candidate: Candidate) -> None:
         with judgement.member(candidate.pod):
