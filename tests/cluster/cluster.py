@@ -128,6 +128,11 @@ class Cluster:
         """Wait until all containers of a pod run."""
         await_that(lambda: self._ready(name), SECONDS)
 
+    def await_restarted(self, name: str, ended: tuple[str, int]) -> None:
+        """Wait until the main container of a pod runs anew."""
+        await_that(lambda: self._id(name, "main") != ended[0], SECONDS)
+        self.await_running(name)
+
     def _ready(self, name: str) -> bool:
         document = self.pod(name)
         status = document["status"]

@@ -39,3 +39,10 @@ def cluster(
         plugin.start()
         await_that(lambda: REGISTER in plane.api.annotations(NODE), 60)
         yield Cluster(plane, machine, plugin, dynamic)
+
+
+@pytest.fixture(autouse=True)
+def cleared(cluster: Cluster) -> Iterator[None]:
+    """No test finds pods of another."""
+    yield
+    cluster.clear()

@@ -38,6 +38,11 @@ class Plugin(Protocol):
     def stop(self, signal: str = "TERM") -> None:
         """End it; with KILL without its having a say."""
 
+    def pause(self) -> None:
+        """Let it do nothing until it is resumed."""
+
+    def resume(self) -> None: ...
+
     def log(self) -> str: ...
 
 
@@ -53,6 +58,12 @@ class Process:
 
     def stop(self, signal: str = "TERM") -> None:
         self.service.stop(signal)
+
+    def pause(self) -> None:
+        self.service.pause()
+
+    def resume(self) -> None:
+        self.service.resume()
 
     def log(self) -> str:
         return self.service.log.read_text()

@@ -1,6 +1,7 @@
 """A program that runs for long in a sandbox, and that a test ends and starts again."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,14 +37,27 @@ class Service:
                 stderr=log,
             )
 
-    def stop(self, signal: str = "TERM") -> None:
+    def stop(self, name: str = "TERM") -> None:
         """End it with a signal, and wait until it has ended; KILL leaves it no say."""
         process, self.process = self.process, None
         if process is None:
             return
         if process.poll() is None:
-            self.sandbox.run(["kill", f"-{signal}", self._number.read_text().strip()])
+            self.signal(name)
         process.wait(60)
+
+    def signal(self, name: str) -> None:
+        self.sandbox.run(["kill", f"-{name}", self._number.read_text().strip()])
+
+    def pause(self) -> None:
+        """Let it do nothing until it is resumed."""
+        self.signal("STOP")
+
+    def resume(self) -> None:
+        self.signal("CONT")
+        if self.process is not None:
+            # What entered the sandbox for it has stopped with it.
+            self.process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
         self.stop()

@@ -30,6 +30,11 @@ def install(sandbox: Sandbox, library: Path) -> None:
     command = [sys.executable, "-m", "ocihook.install", f"--target={INSTALLED}"]
     sandbox.must(command, environment=_PLACES)
     sandbox.must(["cp", library, f"{INSTALLED}/libamvgpu.so"])
+    mount_usage(sandbox)
+
+
+def mount_usage(sandbox: Sandbox) -> None:
+    """Mount the filesystem of the usage regions, as has to be done after every boot."""
     sandbox.must(["mkdir", "-p", USAGE])
     sandbox.must(["mount", "-t", "tmpfs", "usage", USAGE])
 

@@ -164,7 +164,7 @@ def sandbox(folder: Path, cgroups: Cgroups, nodes: Sequence[str]) -> Iterator[Sa
     finally:
         # The first process ends, and with it every process of its namespace.
         first.communicate(timeout=60)
-        _remove_cgroup(made.cgroup)
+        remove_cgroup(made.cgroup)
 
 
 def node_number(name: str) -> tuple[int, int]:
@@ -189,7 +189,8 @@ def _unused_major() -> int:
     return next(major for major in range(240, 255) if str(major) not in used)
 
 
-def _remove_cgroup(name: str) -> None:
+def remove_cgroup(name: str) -> None:
+    """Remove this cgroup and those below it, in which nothing runs any more."""
     for mount in Path("/proc/self/mounts").read_text().splitlines():
         _, point, kind, *_ = mount.split()
         if kind in ("cgroup", "cgroup2"):
