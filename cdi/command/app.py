@@ -6,16 +6,22 @@ import errno
 import io
 import os
 import sys
-from typing import Annotated, NoReturn
+from copy import copy
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from cdi.command import generate, hooks, look, share
+from cdi.command.arguments import Json, Sample, SpecDir, StateDir, Sysroot, UsageDir
 from cdi.command.output import write
 from cdi.errors import AmdCdiError
 from cdi.version import __version__
 
 DEBUG = "AMD_CDI_DEBUG"
+
+COMMON = {"as_json", "sysroot", "sample", "spec_dir", "state_dir", "usage_dir", "debug"}
+"""Parameters of ``settings`` that may stand after a command as well, as those of kubectl do."""
 
 app = typer.Typer(
     help="Exact shares of AMD GPUs for containers, through the Container Device Interface.",
@@ -41,21 +47,47 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _debug(wanted: bool) -> None:
+    if wanted:
+        os.environ[DEBUG] = "1"
+
+
 @app.callback()
 def settings(
-    version: Annotated[  # noqa: ARG001 -- its callback has answered
+    version: Annotated[
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    as_json: Json = False,
+    sysroot: Sysroot = Path("/"),
+    sample: Sample = "",
+    spec_dir: SpecDir = None,
+    state_dir: StateDir = None,
+    usage_dir: UsageDir = None,
     debug: Annotated[
-        bool, typer.Option("--debug", envvar=DEBUG, help="Show where an error came from.")
+        bool,
+        typer.Option(
+            "--debug", envvar=DEBUG, callback=_debug, help="Show where an error came from."
+        ),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
-    if debug:
-        os.environ[DEBUG] = "1"
+    """Take what can stand before a command; the options' callbacks have kept it."""
+
+
+def command_line() -> Any:
+    """Return the command line, with the options of ``settings`` on every command as well."""
+    root = typer.main.get_command(app)
+    common = [copy(param) for param in root.params if param.name in COMMON]
+    for param in common:
+        param.expose_value = False
+    groups = [root]
+    while groups:
+        for command in getattr(groups.pop(), "commands", {}).values():
+            command.params += common
+            groups.append(command)
+    return root
 
 
 def run() -> NoReturn:
@@ -65,7 +97,7 @@ def run() -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            app(prog_name="amd-cdi")
+            command_line()(prog_name="amd-cdi")
         finally:
             # Here and not at exit, where an error could no longer be told.
             sys.stdout.flush()

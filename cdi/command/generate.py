@@ -12,18 +12,7 @@ from typing import Annotated
 import typer
 
 from cdi.command import arguments, output
-from cdi.command.arguments import (
-    DryRun,
-    HookPath,
-    HookStage,
-    Json,
-    Require,
-    Sample,
-    SpecDir,
-    StateDir,
-    Sysroot,
-    UsageDir,
-)
+from cdi.command.arguments import DryRun, HookPath, HookStage, Require, Settings
 from cdi.command.look import show_difference
 from cdi.errors import AmdCdiError
 from cdi.node import topology
@@ -36,6 +25,7 @@ from cdi.state.watch import watch
 
 
 def generate(
+    ctx: typer.Context,
     target: Annotated[
         str,
         typer.Option(
@@ -100,32 +90,28 @@ def generate(
         ),
     ] = False,
     dry_run: DryRun = False,
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    spec_dir: SpecDir = None,
-    state_dir: StateDir = None,
-    usage_dir: UsageDir = None,
 ) -> None:
     """Write the CDI spec of this node: every GPU, partition and share as a device."""
-    paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
+    given: Settings = ctx.obj
+    paths = given.paths
     path = Path(target).absolute() if target not in {"", "-"} else None
     own = target == "" or (path is not None and path.parent.resolve() == paths.spec_dir.resolve())
     by_suffix: settings.Format = "json" if path is not None and path.suffix == ".json" else "yaml"
     chosen = form or by_suffix
-    options = Options(
-        file=path.name if own and path is not None else f"amd.com-gpu.{chosen}",
-        format=chosen,
-        strategies=tuple(settings.strategy(name) for name in strategies or ())
-        or Options().strategies,
-        split=split or 0,
-        on_conflict=on_conflict,
-        hook_path=hook_path,
-        hook_stage=hook_stage,
-        require=require,
-        allow_extra_devices=allow_extra_devices,
-        library_path=library_path,
-    )
+    with arguments.usage():
+        options = Options(
+            file=path.name if own and path is not None else f"amd.com-gpu.{chosen}",
+            format=chosen,
+            strategies=tuple(settings.strategy(name) for name in strategies or ())
+            or Options().strategies,
+            split=split or 0,
+            on_conflict=on_conflict,
+            hook_path=hook_path,
+            hook_stage=hook_stage,
+            require=require,
+            allow_extra_devices=allow_extra_devices,
+            library_path=library_path,
+        )
     if keep_watching:
         if not own or dry_run:
             raise typer.BadParameter(
@@ -139,7 +125,7 @@ def generate(
             if isinstance(outcome, AmdCdiError):
                 output.warn([str(outcome)])
             else:
-                _report(outcome, paths, sample, as_json)
+                _report(outcome, paths, given)
         return
     node = topology.read_node(paths.sysroot)
     if own and not dry_run:
@@ -151,18 +137,18 @@ def generate(
         output.write(made.text.decode())
     elif dry_run:
         output.warn(made.warnings)
-        show_difference(path or paths.spec_dir / options.file, made, as_json)
+        show_difference(path or paths.spec_dir / options.file, made, given.as_json)
     else:
         if path is not None and not own:
             made = replace(made, path=path, changed=store.export(path, made.text))
-        _report(made, paths, sample, as_json)
+        _report(made, paths, given)
 
 
-def _report(made: NodeSpecs, paths: Paths, sample: str, as_json: bool) -> None:
+def _report(made: NodeSpecs, paths: Paths, given: Settings) -> None:
     names = [device["name"] for device in made.rendering.devices]
-    warnings = [*made.warnings, *([] if sample else store.missing(made, paths))]
+    warnings = [*made.warnings, *([] if given.sample else store.missing(made, paths))]
     output.warn(warnings)
-    if as_json:
+    if given.as_json:
         output.document(
             {
                 "path": str(made.path),

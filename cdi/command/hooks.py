@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cdi.command import arguments, output
-from cdi.command.arguments import DryRun, HookPath, HookStage, Json, Sample, Sysroot
+from cdi.command import output
+from cdi.command.arguments import DryRun, HookPath, HookStage, Settings, usage
 from cdi.files import make_directory
 from cdi.plan import options as settings
 from cdi.plan.options import Options
@@ -18,6 +18,7 @@ from cdi.state import store
 
 
 def hooks_d(
+    ctx: typer.Context,
     target: Annotated[
         str,
         typer.Option(
@@ -31,26 +32,24 @@ def hooks_d(
     hook_path: HookPath = settings.HOOK_PATH,
     hook_stage: HookStage = "prestart",
     dry_run: DryRun = False,
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
 ) -> None:
     """Write the configuration by which CRI-O and Podman run the hook for every container.
 
     Containers without a share are left alone, and those that got it by CDI are checked once.
     """
-    options = Options(hook_path=hook_path, hook_stage=hook_stage)
+    given: Settings = ctx.obj
+    with usage():
+        options = Options(hook_path=hook_path, hook_stage=hook_stage)
     text = json.dumps(configuration(options), indent=2) + "\n"
-    base = arguments.root(sysroot, sample)
     # Of the two usual folders this one is read by Podman 4 as well.
-    path = Path(target) if target else base / "usr/share/containers/oci/hooks.d/amd-cdi.json"
+    path = Path(target) if target else given.root / "usr/share/containers/oci/hooks.d/amd-cdi.json"
     if target == "-" or dry_run:
         output.write(text)
         return
     if not target:
         make_directory(path.parent)
     changed = store.export(path.absolute(), text.encode())
-    if as_json:
+    if given.as_json:
         output.document({"path": str(path), "changed": changed})
     else:
         output.lines([f"{'wrote' if changed else 'up to date:'} {path}"])

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cdi.command import arguments, output
-from cdi.command.arguments import Json, Sample, SpecDir, SpecDirs, StateDir, Sysroot, UsageDir
+from cdi.command import output
+from cdi.command.arguments import Settings
 from cdi.errors import PermanentError
 from cdi.node import topology
 from cdi.node.gpu import Gpu, Node, Partition
@@ -26,57 +26,46 @@ Devices = Annotated[
 ]
 
 
-def list_devices(
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    spec_dir: SpecDirs = None,
-) -> None:
+def list_devices(ctx: typer.Context) -> None:
     """List the CDI devices that containers can ask for, of this and other kinds."""
-    directories = arguments.spec_dirs(sysroot, sample, spec_dir)
+    given: Settings = ctx.obj
+    directories = given.spec_dirs
     entries, skipped = registry.load_all(directories)
     if not entries:
         skipped.append(f"no CDI spec in {' or '.join(map(str, directories))}")
     rivals = registry.rivals(entries)
     output.warn([*skipped, *(f"{path}: {line}" for path in rivals for line in rivals[path])])
     names = list(dict.fromkeys(name for entry in entries for name in entry.devices))
-    if as_json:
+    if given.as_json:
         output.document(names)
     else:
         output.lines(names)
 
 
-def show(
-    devices: Devices,
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    spec_dir: SpecDirs = None,
-) -> None:
+def show(ctx: typer.Context, devices: Devices) -> None:
     """Show everything a container gets that asks for these devices."""
-    edits = _edits(arguments.spec_dirs(sysroot, sample, spec_dir), devices)
-    if as_json:
+    given: Settings = ctx.obj
+    edits = _edits(given.spec_dirs, devices)
+    if given.as_json:
         output.document(edits)
     else:
         output.write(spectext.yaml_of(edits))
 
 
 def validate(
+    ctx: typer.Context,
     files: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="[PATH]...", help="Specs to check; by default all in the spec directories."
         ),
     ] = None,
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    spec_dir: SpecDirs = None,
 ) -> None:
     """Say everything that would keep a runtime from loading specs."""
     from cdi.spec import validation
 
-    directories = arguments.spec_dirs(sysroot, sample, spec_dir)
+    given: Settings = ctx.obj
+    directories = given.spec_dirs
     paths = files or [path for folder in directories for path in registry.paths_in(folder)]
     if not paths:
         output.warn([f"no CDI spec in {' or '.join(map(str, directories))}"])
@@ -91,7 +80,7 @@ def validate(
             findings[str(path)] = [str(error).removeprefix(f"{path} ")]
     for path, lines in registry.rivals(entries).items():
         findings[str(path)] += lines
-    if as_json:
+    if given.as_json:
         output.document(findings)
     else:
         output.lines(
@@ -103,19 +92,13 @@ def validate(
         raise typer.Exit(1)
 
 
-def diff(
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    spec_dir: SpecDir = None,
-    state_dir: StateDir = None,
-    usage_dir: UsageDir = None,
-) -> None:
+def diff(ctx: typer.Context) -> None:
     """Say what a refresh would change in the spec of this node; exit 1 if anything."""
-    paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
+    given: Settings = ctx.obj
+    paths = given.paths
     made = store.preview(paths, topology.read_node(paths.sysroot), lambda before: before)
     output.warn(made.warnings)
-    if show_difference(made.path, made, as_json):
+    if show_difference(made.path, made, given.as_json):
         raise typer.Exit(1)
 
 
@@ -135,39 +118,35 @@ def show_difference(path: Path, made: NodeSpecs, as_json: bool) -> bool:
 
 
 def inject(
+    ctx: typer.Context,
     config: Annotated[Path, typer.Argument(metavar="CONFIG.json", help="An OCI configuration.")],
     devices: Devices,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    spec_dir: SpecDirs = None,
 ) -> None:
     """Print what a runtime makes of an OCI configuration when it injects devices."""
     from cdi.spec import inject as injection
 
-    edits = _edits(arguments.spec_dirs(sysroot, sample, spec_dir), devices)
+    given: Settings = ctx.obj
+    edits = _edits(given.spec_dirs, devices)
     document = registry.parse(config)
     if not isinstance(document, dict):
         raise PermanentError(
             f"{config} is no OCI configuration: an object was expected",
             "give a config.json of a container",
         )
-    root = arguments.root(sysroot, sample)
-    output.document(injection.inject(document, edits, root))
+    output.document(injection.inject(document, edits, given.root))
 
 
 def show_topology(
-    as_json: Json = False,
+    ctx: typer.Context,
     svg: Annotated[
         Path | None, typer.Option(envvar="AMD_CDI_SVG", help="Draw the pictures into this file.")
     ] = None,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    state_dir: StateDir = None,
 ) -> None:
     """Show the GPUs of this node, and who has which of their compute units."""
     from cdi.command import picture
 
-    paths = arguments.paths(sysroot, sample, None, state_dir)
+    given: Settings = ctx.obj
+    paths = given.paths
     node = topology.read_node(paths.sysroot)
     output.warn(node.warnings)
     shares = offered(node, ledger.load(paths.state_dir))
@@ -176,7 +155,7 @@ def show_topology(
     ]
     if svg is not None:
         store.export(svg.absolute(), picture.to_svg(pictures).encode())
-    if as_json:
+    if given.as_json:
         output.document(_document(node))
         return
     output.table(

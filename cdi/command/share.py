@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,20 +11,16 @@ from cdi import cumask
 from cdi.command import arguments, output
 from cdi.command.arguments import (
     DryRun,
-    Json,
     NodeHookPath,
     NodeHookStage,
     NodeRequire,
-    Sample,
-    SpecDir,
-    StateDir,
-    Sysroot,
-    UsageDir,
+    Settings,
 )
 from cdi.errors import PermanentError
 from cdi.node import topology
 from cdi.plan import names, planner
-from cdi.plan.amount import ALL, Amount, format_bytes, parse_memory, parse_percent
+from cdi.plan.amount import ALL, Amount, format_bytes, parse_memory, parse_percent, parse_scale
+from cdi.plan.options import Options
 from cdi.plan.share import Share
 from cdi.spec import renderer
 from cdi.state import ledger, store
@@ -38,16 +33,29 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Name = Annotated[str, typer.Argument(help="Name of the share; its CDI device is share-NAME.")]
+
+def _device(text: str) -> str:
+    """Return the device of the share that text names, be it as a device."""
+    return names.share_device(text.removeprefix(f"{renderer.KIND}=share-"))
 
 
 @app.command("create")
 def create(
-    name: Name,
+    ctx: typer.Context,
+    device: Annotated[
+        str,
+        typer.Argument(
+            parser=arguments.parsed_by(names.share_device),
+            metavar="NAME",
+            help="Name of the share; its CDI device is share-NAME.",
+        ),
+    ],
     gpus: Annotated[
         list[str],
         typer.Option(
             "--gpu",
+            parser=arguments.parsed_by(names.gpu_name),
+            metavar="GPU",
             envvar="AMD_CDI_GPU",
             help="Index, UUID or PCI address of a GPU, with :PARTITION if it is partitioned; "
             "once for each GPU of the share.",
@@ -59,7 +67,7 @@ def create(
             parser=arguments.parsed_by(parse_percent),
             metavar="PERCENT",
             envvar="AMD_CDI_CORES",
-            help="Percentage of each GPU's CUs.",
+            help="Percentage of each GPU's CUs, rounded down to whole atoms.",
             show_default="100",
         ),
     ] = None,
@@ -73,14 +81,16 @@ def create(
             parser=arguments.parsed_by(parse_memory),
             metavar="SIZE",
             envvar="AMD_CDI_MEMORY",
-            help="VRAM of each GPU: 48GiB, 512MiB, bytes or 25%.",
+            help="VRAM of each GPU: 48GiB, 512m, bytes or 25%. As to Docker and Podman, units are "
+            "powers of 1024: 48g, 48GB and 48Gi are all 48 GiB.",
             show_default="100%",
         ),
     ] = None,
     memory_scaling: Annotated[
         float,
         typer.Option(
-            min=1.0,
+            parser=arguments.parsed_by(parse_scale),
+            metavar="FACTOR",
             envvar="AMD_CDI_MEMORY_SCALING",
             help="Book up to this many times the VRAM; above 1, HIP may spill into system memory.",
         ),
@@ -89,40 +99,40 @@ def create(
     hook_stage: NodeHookStage = None,
     require: NodeRequire = None,
     dry_run: DryRun = False,
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    spec_dir: SpecDir = None,
-    state_dir: StateDir = None,
-    usage_dir: UsageDir = None,
 ) -> None:
     """Reserve a part of one or more GPUs and offer it as a CDI device.
 
-    A share is rounded down to whole atoms of CUs. Creating the same share again changes nothing.
-    What holds shares is the same for all of a node: --require and the hook, given here, are for
-    those that are there as well, and stay until the next generate.
+    CUs are rounded down to whole atoms, so that equal parts always fit beside each other; HAMi's
+    scheduler rounds up before it books. Where the two differ, the answer says what was asked for
+    and what was granted. Creating the same share again changes nothing. What holds shares is the
+    same for all of a node: --require and the hook, given here, are for those that are there as
+    well, and stay until the next generate.
     """
     if cores is not None and cus is not None:
         raise typer.BadParameter("give --cores or --cus, not both")
-    device = names.share_device(name)
-    paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
+    if len(set(gpus)) < len(gpus):
+        raise typer.BadParameter("name each GPU of the share once with --gpu")
+    chosen = {"hook_path": hook_path, "hook_stage": hook_stage, "require": require}
+    changes: dict[str, Any] = {key: value for key, value in chosen.items() if value is not None}
+    with arguments.usage():
+        Options(**changes)
+    given: Settings = ctx.obj
+    paths = given.paths
     node = topology.read_node(paths.sysroot)
     wanted = Amount(cus, percent=False) if cus is not None else cores or ALL
     wants = [
         planner.Want(*planner.find(node, gpu), cus=wanted, memory=memory or ALL) for gpu in gpus
     ]
 
-    chosen = {"hook_path": hook_path, "hook_stage": hook_stage, "require": require}
-    given: dict[str, Any] = {option: value for option, value in chosen.items() if value is not None}
-
     def add(before: Ledger) -> Ledger:
-        before = replace(before, options=replace(before.options, **given))
-        present = next((share for share in before.shares if share.name == device), None)
+        before = replace(before, options=replace(before.options, **changes))
+        present = before.share(device)
         if present is None:
             living = offered(node, before)
             return before.with_share(planner.plan(device, wants, living, memory_scaling))
         if planner.matches(present, wants, memory_scaling):
             return before
+        name = device.removeprefix("share-")
         raise PermanentError(
             f"there is another share {name!r}: {'; '.join(_slices(present))}",
             f"remove it first with: amd-cdi share remove {name}",
@@ -130,30 +140,30 @@ def create(
 
     change = store.preview if dry_run else store.update
     made = change(paths, node, add, offering=device)
-    output.warn([*made.warnings, *([] if sample or dry_run else store.missing(made, paths))])
+    output.warn([*made.warnings, *([] if given.sample or dry_run else store.missing(made, paths))])
     share = next(share for share in made.ledger.shares if share.name == device)
-    if as_json:
-        output.document(_fields(share))
-    else:
-        output.lines(
-            [
-                f"{'would be ' if dry_run else ''}{renderer.KIND}={share.name}",
-                *(f"  {line}" for line in _slices(share)),
-            ]
-        )
+    notes = [*([memory.note] if memory and memory.note else []), *planner.shortfalls(share, wants)]
+    if given.as_json:
+        output.document({**_fields(share), "notes": notes})
+        return
+    output.lines(
+        [
+            f"{'would be ' if dry_run else ''}{renderer.KIND}={share.name}",
+            *(
+                f"  {line} ({slice_.memory} bytes)"
+                for line, slice_ in zip(_slices(share), share.slices, strict=True)
+            ),
+            *(f"  {note}" for note in notes),
+        ]
+    )
 
 
 @app.command("list")
-def list_shares(
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    state_dir: StateDir = None,
-) -> None:
+def list_shares(ctx: typer.Context) -> None:
     """List the shares of this node, of whatever origin."""
-    paths = arguments.paths(sysroot, sample, None, state_dir)
-    shares = ledger.load(paths.state_dir).shares
-    if as_json:
+    given: Settings = ctx.obj
+    shares = ledger.load(given.paths.state_dir).shares
+    if given.as_json:
         output.document([_fields(share) for share in shares])
         return
     output.table(
@@ -173,24 +183,29 @@ def list_shares(
 
 @app.command("remove")
 def remove(
-    name: Name,
+    ctx: typer.Context,
+    device: Annotated[
+        str,
+        typer.Argument(
+            parser=arguments.parsed_by(_device),
+            metavar="NAME",
+            help="Name of the share, or its device as `share list` shows it.",
+        ),
+    ],
     dry_run: DryRun = False,
-    as_json: Json = False,
-    sysroot: Sysroot = Path("/"),
-    sample: Sample = "",
-    spec_dir: SpecDir = None,
-    state_dir: StateDir = None,
-    usage_dir: UsageDir = None,
 ) -> None:
     """Give a share back. A container that still runs with it keeps its limits."""
-    # `share list` shows devices, which users copy.
-    device = names.share_device(name.removeprefix(f"{renderer.KIND}=share-"))
-    paths = arguments.paths(sysroot, sample, spec_dir, state_dir, usage_dir)
+    given: Settings = ctx.obj
+    paths = given.paths
+    shares = ledger.load(paths.state_dir)
+    typed = device.removeprefix("share-")
+    if names.is_made(typed) and shares.share(typed) and not shares.share(device):
+        device = typed
     node = topology.read_node(paths.sysroot)
     change = store.preview if dry_run else store.update
     made = change(paths, node, lambda before: before.without_share(device))
     output.warn(made.warnings)
-    if as_json:
+    if given.as_json:
         output.document({"removed": device, "dry_run": dry_run})
     else:
         output.lines([f"{'would remove' if dry_run else 'removed'} {renderer.KIND}={device}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from cdi.errors import PermanentError
@@ -12,6 +13,14 @@ MAX_SHARE_NAME = 63
 
 MAX_DEVICE_NAME = 200
 """Characters of a share's device; files are named by it, and Linux takes 255 bytes."""
+
+
+PCI = r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+GPU = re.compile(
+    rf"(\d{{1,4}}|[0-9a-f]{{4,8}}:{PCI}|[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}|gpu-[0-9a-f]{{16}})(:\d{{1,4}})?",
+    re.ASCII,
+)
+"""Index, PCI address, UUID or ROCr id, and the partition, all in lower case."""
 
 
 def gpu_names(gpu: Gpu, strategies: Sequence[str]) -> list[str]:
@@ -29,6 +38,24 @@ def partition_names(gpu: Gpu, partition: Partition, strategies: Sequence[str]) -
 def label(gpu: Gpu, partition: Partition) -> str:
     """Return the short name of a partition: ``0``, or ``0:3`` on a partitioned GPU."""
     return partition_names(gpu, partition, ("index",))[0]
+
+
+def gpu_name(text: str) -> str:
+    """Return what text names a GPU or a partition by, in lower case.
+
+    As lspci does, a PCI address may leave out the domain 0000. Raises PermanentError for what no
+    GPU is called, on whatever node.
+    """
+    name = text.lower()
+    if re.match(PCI, name):
+        name = f"0000:{name}"
+    if not GPU.fullmatch(name):
+        raise PermanentError(
+            "a GPU goes by its index, UUID or PCI address, with :PARTITION if it is partitioned, "
+            f"found {text[:80]!r}",
+            "give for example --gpu 0, and --gpu again for each further GPU",
+        )
+    return name
 
 
 def share_device(name: str) -> str:

@@ -73,7 +73,8 @@ class Options:
         ):
             if not legal:
                 raise PermanentError(
-                    f"the option {name} must be {expected}, found {getattr(self, name)!r}"
+                    f"the option {name.replace('_', '-')} must be {expected}, "
+                    f"found {getattr(self, name)!r}"
                 )
 
 

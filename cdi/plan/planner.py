@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from cdi import cumask
 from cdi.errors import PermanentError
 from cdi.node.gpu import Gpu, Node, Partition
-from cdi.plan.amount import ALL, MIB, Amount, format_mib
+from cdi.plan.amount import ALL, MAX_SCALE, MIB, Amount, format_mib
 from cdi.plan.names import gpu_names, label, partition_names
 from cdi.plan.options import STRATEGIES
 from cdi.plan.share import Share, Slice
@@ -77,9 +77,9 @@ def plan(
     """
     if not wants:
         raise PermanentError("a share needs at least one GPU", "name one with --gpu")
-    if not 1 <= memory_scale <= 1000:
+    if not 1 <= memory_scale <= MAX_SCALE:
         raise PermanentError(
-            f"the memory scale is a number from 1 to 1000, found {memory_scale}",
+            f"the memory scale is a number from 1 to {MAX_SCALE}, found {memory_scale}",
             "leave it out, or give 1 or more",
         )
     places = [(want.gpu.pci, want.partition.index) for want in wants]
@@ -99,6 +99,21 @@ def plan(
         _slice(want, *taken[place], memory_scale) for want, place in zip(wants, places, strict=True)
     )
     return Share(name, slices, oversubscribed=memory_scale > 1, before=before)
+
+
+def shortfalls(share: Share, wants: Sequence[Want]) -> list[str]:
+    """Say where a share has not the CUs that its wants name, and why."""
+    lines = []
+    for want, slice_ in zip(wants, share.slices, strict=True):
+        partition = want.partition
+        asked, granted = want.cus.of(partition.cus), slice_.cus.bit_count()
+        if asked != granted:
+            share_of = f" ({want.cus} of {partition.cus})" if want.cus.percent else ""
+            lines.append(
+                f"GPU {label(want.gpu, partition)}: asked for {asked} CUs{share_of}, granted "
+                f"{granted}, as CUs are granted in whole atoms of {partition.atom}"
+            )
+    return lines
 
 
 def matches(share: Share, wants: Sequence[Want], memory_scale: float = 1.0) -> bool:

@@ -27,6 +27,16 @@ class Paths:
                     f"a path of printable characters was expected, found {str(path)!r}",
                     "choose another directory",
                 )
+        try:
+            same = self.state_dir.samefile(self.spec_dir)
+        except OSError:
+            same = self.state_dir.resolve() == self.spec_dir.resolve()
+        if same:
+            raise PermanentError(
+                f"{self.spec_dir} is both the state and the spec directory, where runtimes would "
+                "read the ledger as a spec",
+                "give another --state-dir",
+            )
 
     @property
     def values_dir(self) -> Path:

@@ -69,7 +69,6 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     """
     stays = memory is not None
     memory = memory or Cache()
-    _require_apart(paths)
     if not paths.state_dir.is_dir():
         # Directories are made for what will succeed.
         preview(paths, node, change, offering=offering)
@@ -188,20 +187,6 @@ def _checked(  # noqa: PLR0913, PLR0917 -- what is changed where, and from what 
     made = specs.make(node, after, paths, own_files, memory, listed)
     _require_offer(made, offering)
     return made
-
-
-def _require_apart(paths: Paths) -> None:
-    """Raise PermanentError if the ledger would lie where runtimes read specs."""
-    try:
-        same = paths.state_dir.samefile(paths.spec_dir)
-    except OSError:
-        same = paths.state_dir.resolve() == paths.spec_dir.resolve()
-    if same:
-        raise PermanentError(
-            f"{paths.spec_dir} is both the state and the spec directory, where runtimes would "
-            "read the ledger as a spec",
-            "give another --state-dir",
-        )
 
 
 def _require_ours(target: Path, before: Ledger) -> None:

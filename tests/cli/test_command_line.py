@@ -16,42 +16,96 @@ COMMANDS = {
     "generate": {
         "--output", "--format", "--device-name-strategy", "--split", "--on-conflict", "--hook-path",
         "--hook-stage", "--require", "--allow-extra-devices", "--library-path", "--watch",
-        "--dry-run", "--json", "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir",
+        "--dry-run",
     },
-    "hooks-d": {
-        "--output", "--hook-path", "--hook-stage", "--dry-run", "--json", "--sysroot", "--sample",
-    },
-    "list": {"--json", "--sysroot", "--sample", "--spec-dir"},
-    "show": {"--json", "--sysroot", "--sample", "--spec-dir"},
-    "validate": {"--json", "--sysroot", "--sample", "--spec-dir"},
-    "diff": {"--json", "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir"},
-    "inject": {"--sysroot", "--sample", "--spec-dir"},
-    "topology": {"--json", "--svg", "--sysroot", "--sample", "--state-dir"},
+    "hooks-d": {"--output", "--hook-path", "--hook-stage", "--dry-run"},
+    "list": set(),
+    "show": set(),
+    "validate": set(),
+    "diff": set(),
+    "inject": set(),
+    "topology": {"--svg"},
     "share create": {
         "--gpu", "--cores", "--cus", "--memory", "--memory-scaling", "--hook-path", "--hook-stage",
-        "--require", "--dry-run", "--json", "--sysroot", "--sample", "--spec-dir", "--state-dir",
-        "--usage-dir",
+        "--require", "--dry-run",
     },
-    "share list": {"--json", "--sysroot", "--sample", "--state-dir"},
-    "share remove": {
-        "--dry-run", "--json", "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir",
-    },
+    "share list": set(),
+    "share remove": {"--dry-run"},
+}  # fmt: skip
+
+ANYWHERE = {
+    "--json", "--sysroot", "--sample", "--spec-dir", "--state-dir", "--usage-dir", "--debug",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_every_option_with_its_variable(radeons: Host, command: str) -> None:
     text = radeons.run(*command.split(), "--help", COLUMNS="300").done().out
-    assert set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)) == COMMANDS[command] | {
-        "--help"
-    }
+    found = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)
+    assert sorted(found) == sorted(COMMANDS[command] | ANYWHERE | {"--help"})
     flat = "".join(text.split())
     # Who sets a variable for the spec must not have another command write over it.
     special = {("hooks-d", "--output"): "AMD_CDI_HOOKS_OUTPUT"}
-    for option in COMMANDS[command]:
+    for option in COMMANDS[command] | ANYWHERE:
         usual = f"AMD_CDI_{option[2:].upper().replace('-', '_')}"
         variable = special.get((command, option), usual)
         assert f"envvar:{variable}" in flat
+
+
+COMPLETE = {
+    "generate": ["--output", "-"],
+    "list": [],
+    "show": ["0"],
+    "validate": [],
+    "diff": [],
+    "topology": [],
+    "hooks-d": ["--output", "-"],
+    "share create": ["b", "--gpu", "1"],
+    "share list": [],
+    "share remove": ["a"],
+}
+
+
+@pytest.mark.parametrize("command", COMPLETE)
+def test_where_the_node_lies_may_be_said_before_the_command_or_after(
+    radeons: Host, tmp_path: Path, command: str
+) -> None:
+    radeons.share("create", "a", "--gpu", "0", "--cores", "50").done()
+    nowhere = {
+        "AMD_CDI_SYSROOT": "",
+        "AMD_CDI_SPEC_DIR": str(tmp_path / "none"),
+        "AMD_CDI_STATE_DIR": str(tmp_path / "none/state"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    where = [
+        *["--sample", "rx7900xtx", "--json", "--spec-dir", str(radeons.spec_dir)],
+        *["--state-dir", str(radeons.state_dir), "--usage-dir", str(tmp_path / "usage")],
+    ]
+    other = ["--sample", "mi210", "--spec-dir", str(tmp_path), "--state-dir", str(tmp_path / "s")]
+    words, rest = command.split(), COMPLETE[command]
+    before = radeons.run(*where, *words, *rest, **nowhere)
+    # What a share create did, it does not do again.
+    after = radeons.run(*words, *rest, *where, **nowhere)
+    between = radeons.run(*words[:1], *where, *words[1:], *rest, **nowhere)
+    # What is said last counts.
+    both = radeons.run(*other, *words, *rest, *where, **nowhere)
+    if command == "share remove":
+        after.failed("there is no share 'share-a'")
+        between.failed("there is no share 'share-a'")
+        both.failed("there is no share 'share-a'")
+    else:
+        assert before.out == after.out == between.out == both.out
+        assert after.status == between.status == both.status
+    assert before.status == (1 if command == "diff" and before.json["changed"] else 0), before
+    assert before.out
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_writing_command_takes_one_spec_directory(radeons: Host, tmp_path: Path) -> None:
+    several = ["--spec-dir", str(tmp_path / "a"), "--spec-dir", str(tmp_path / "b")]
+    for command in (["generate"], ["diff"], ["share", "create", "a", "--gpu", "0"]):
+        radeons.run(*several, *command).failed("one --spec-dir is written to", status=2)
+    assert list(radeons.folder.iterdir()) == []
 
 
 def test_help_names_every_command(radeons: Host) -> None:
@@ -102,7 +156,6 @@ def test_version(radeons: Host) -> None:
         ["share", "create", "x", "--gpu", "0", "--cus", "8", "--cores", "8"],
         ["share", "create", "x", "--gpu", "0", "--memory", "-5GiB"],
         ["share", "create", "x", "--gpu", "0", "--memory", "0"],
-        ["share", "create", "x", "--gpu", "0", "--memory", "5GB"],
         ["share", "create", "x", "--gpu", "0", "--memory", "5 apples"],
         ["share", "create", "x", "--gpu", "0", "--memory", "1e3"],
         ["share", "create", "x", "--gpu", "0", "--memory", "101%"],

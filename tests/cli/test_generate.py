@@ -328,16 +328,20 @@ def test_what_is_missing_on_the_host_is_told(own: MakeHost) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--hook-path", "hook"], "hook_path must be an absolute path"),
-        (["--library-path", "/a\nb"], "library_path must be an absolute path"),
+        (["--hook-path", "hook"], "hook-path must be an absolute path"),
+        (["--library-path", "/a\nb"], "library-path must be an absolute path"),
         (["--output", "cdi/amd.txt"], "file must be a file name in .yaml or .json"),
-        (["--output", "none/x.yaml"], "none: No such file or directory"),
         (["--state-dir", "cdi"], "is both the state and the spec directory"),
         (["--state-dir", "a\u2028b"], "a path of printable characters was expected"),
     ],
 )
 def test_options_that_cannot_be(radeons: Host, arguments: list[str], message: str) -> None:
-    radeons.generate(*arguments).failed(message)
+    radeons.generate(*arguments).failed(message, status=2)
+    assert list(radeons.folder.iterdir()) == []
+
+
+def test_a_copy_goes_into_a_folder_that_is_there(radeons: Host) -> None:
+    radeons.generate("--output", "none/x.yaml").failed("none: No such file or directory")
     assert list(radeons.folder.iterdir()) == []
 
 
