@@ -64,17 +64,21 @@ ENTRY(status, hsa_amd_queue_set_priority, void *, int);
 /* ---- the devices ---- */
 
 struct scan {
-    unsigned gpus;
-    int device;
+    bool gpus; /* or all agents but these */
+    unsigned count;
+    int device;  /* whose memory the pools and regions of the agent are */
+    bool memory; /* the agent has a pool of memory */
+    int system;  /* whose memory the system's is */
 };
 
-/* The pools of a GPU's agent are its VRAM, except those of other segments: the memory of a work
- * group is on the chip and not to be had by allocation. */
+/* The pools of a GPU's agent are its memory, whether VRAM or, of an APU, GTT; except those of other
+ * segments: the memory of a work group is on the chip and not to be had by allocation. */
 static status enter_pool(handle pool, void *context)
 {
-    const struct scan *scan = context;
+    struct scan *scan = context;
     uint32_t segment = SEGMENT_GLOBAL;
     REAL(hsa_amd_memory_pool_get_info)(pool, INFO_SEGMENT, &segment);
+    scan->memory |= segment == SEGMENT_GLOBAL;
     devices_enter(HANDLE_POOL, pool.handle, segment == SEGMENT_GLOBAL ? scan->device : DEVICE_HOST);
     return SUCCESS;
 }
@@ -94,28 +98,39 @@ static status enter_agent(handle agent, void *context)
     struct scan *scan = context;
     uint32_t type = 0;
     REAL(hsa_agent_get_info)(agent, AGENT_INFO_DEVICE, &type);
-    scan->device = DEVICE_HOST;
-    if (type == DEVICE_TYPE_GPU) {
+    if ((type == DEVICE_TYPE_GPU) != scan->gpus)
+        return SUCCESS;
+    scan->device = scan->system;
+    if (scan->gpus) {
         struct pci_address address = {0};
         REAL(hsa_agent_get_info)(agent, AGENT_INFO_BDFID, &address.location);
         REAL(hsa_agent_get_info)(agent, AGENT_INFO_DOMAIN, &address.domain);
-        devices_enter_address(scan->gpus, address);
-        scan->device = (int)scan->gpus++;
+        devices_enter_address(scan->count, address);
+        scan->device = (int)scan->count++;
     }
-    devices_enter(HANDLE_AGENT, agent.handle, scan->device);
+    devices_enter(HANDLE_AGENT, agent.handle, scan->gpus ? scan->device : DEVICE_HOST);
+    scan->memory = false;
     if (real_hsa_amd_agent_iterate_memory_pools)
         REAL(hsa_amd_agent_iterate_memory_pools)(agent, enter_pool, scan);
     if (real_hsa_agent_iterate_regions)
         REAL(hsa_agent_iterate_regions)(agent, enter_region, scan);
+    /* An APU that shares its node with the CPU (before Linux 6.6) has no pool: HIP gives it the
+     * system's, and what is taken of that counts as its memory. */
+    if (scan->gpus && !scan->memory)
+        scan->system = scan->device;
     return SUCCESS;
 }
 
+/* ROCr lists the system's regions with each GPU, too: the CPU's agent comes last and has the say. */
 static void scan_agents(void)
 {
-    struct scan scan = {0};
-    if (real_hsa_iterate_agents && real_hsa_agent_get_info)
-        REAL(hsa_iterate_agents)(enter_agent, &scan);
-    log_line(LOG_DEBUG, "ROCr shows %u GPUs", scan.gpus);
+    struct scan scan = {.gpus = true, .system = DEVICE_HOST};
+    if (!real_hsa_iterate_agents || !real_hsa_agent_get_info)
+        return;
+    REAL(hsa_iterate_agents)(enter_agent, &scan);
+    scan.gpus = false;
+    REAL(hsa_iterate_agents)(enter_agent, &scan);
+    log_line(LOG_DEBUG, "ROCr shows %u GPUs", scan.count);
 }
 
 static status wrap_hsa_init(void)

@@ -25,6 +25,9 @@
  *   info              code, free, total (hipMemGetInfo), hipDeviceTotalMem, totalGlobalMem
  *   properties NAME   code and totalGlobalMem of a symbol of hipGetDeviceProperties
  *   hsa               ROCr's size and largest allocation of the first pool and region of device 0
+ *   pools             size and largest allocation of each pool of global memory of the device;
+ *   regions           and of each region
+ *   integrated        code, and whether HIP takes the device for a part of its host
  *   fork | clone      goes on in a child (by libc, or by a bare system call), and ends with it
  *   vfork PATH        runs a program in the child of vfork; answers its exit status
  *   exec              starts itself anew in the same process
@@ -422,10 +425,26 @@ static hsa_status_t find_pool(hsa_amd_memory_pool_t pool, void *data)
     return HSA_STATUS_INFO_BREAK;
 }
 
+static hsa_status_t find_fine_pool(hsa_amd_memory_pool_t pool, void *data)
+{
+    uint32_t segment, flags;
+    hsa_amd_memory_pool_get_info(pool, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, &segment);
+    hsa_amd_memory_pool_get_info(pool, HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS, &flags);
+    if (segment != HSA_AMD_SEGMENT_GLOBAL || flags & HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED)
+        return HSA_STATUS_SUCCESS;
+    return find_pool(pool, data);
+}
+
 static hsa_status_t find_region(hsa_region_t region, void *data)
 {
     ((struct search *)data)->region = region;
     return HSA_STATUS_INFO_BREAK;
+}
+
+static hsa_status_t find_last_region(hsa_region_t region, void *data)
+{
+    ((struct search *)data)->region = region;
+    return HSA_STATUS_SUCCESS;
 }
 
 static struct search search_device(void)
@@ -448,9 +467,25 @@ static int give_hsa_pool(struct held *held)
     return hsa_amd_memory_pool_free(held->pointer);
 }
 
+/* Of a GPU with memory that is its own or its host's; fine-grained, or so in an extended scope. */
+static int take_hsa_fine_pool(struct held *held, size_t bytes)
+{
+    struct search search = search_device();
+    hsa_amd_agent_iterate_memory_pools(search.agent, find_fine_pool, &search);
+    return hsa_amd_memory_pool_allocate(search.pool, bytes, 0, &held->pointer);
+}
+
 static int take_hsa_region(struct held *held, size_t bytes)
 {
     return hsa_memory_allocate(search_device().region, bytes, &held->pointer);
+}
+
+/* ROCr lists those of the system after the GPU's own. */
+static int take_hsa_system_region(struct held *held, size_t bytes)
+{
+    struct search search = search_device();
+    hsa_agent_iterate_regions(search.agent, find_last_region, &search);
+    return hsa_memory_allocate(search.region, bytes, &held->pointer);
 }
 
 static int give_hsa_region(struct held *held)
@@ -767,7 +802,9 @@ static const struct entry entries[] = {
     {"hipHostRegister", take_registered, give_registered},
     {"hsa_amd_memory_lock", take_hsa_lock, give_hsa_lock},
     {"hsa_amd_memory_pool_allocate", take_hsa_pool, give_hsa_pool},
+    {"hsa_amd_memory_pool_allocate+fine", take_hsa_fine_pool, give_hsa_pool},
     {"hsa_memory_allocate", take_hsa_region, give_hsa_region},
+    {"hsa_memory_allocate+system", take_hsa_system_region, give_hsa_region},
 #if HAVE_VMEM
     {"hsa_amd_vmem_address_reserve", take_hsa_reserve, give_hsa_reserve},
     {"hsa_amd_vmem_handle_create", take_hsa_vmem, give_hsa_vmem},
@@ -923,6 +960,37 @@ static void command_hsa(void)
            (size_t)available);
 }
 
+static hsa_status_t print_pool(hsa_amd_memory_pool_t pool, void *data)
+{
+    uint32_t segment;
+    size_t size, most;
+    hsa_amd_memory_pool_get_info(pool, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, &segment);
+    hsa_amd_memory_pool_get_info(pool, HSA_AMD_MEMORY_POOL_INFO_SIZE, &size);
+    hsa_amd_memory_pool_get_info(pool, HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE, &most);
+    if (segment == HSA_AMD_SEGMENT_GLOBAL)
+        printf("%zu %zu ", size, most);
+    return HSA_STATUS_SUCCESS;
+}
+
+static hsa_status_t print_region(hsa_region_t region, void *data)
+{
+    uint32_t segment;
+    size_t size, most;
+    hsa_region_get_info(region, HSA_REGION_INFO_SEGMENT, &segment);
+    hsa_region_get_info(region, HSA_REGION_INFO_SIZE, &size);
+    hsa_region_get_info(region, HSA_REGION_INFO_ALLOC_MAX_SIZE, &most);
+    if (segment == HSA_REGION_SEGMENT_GLOBAL)
+        printf("%zu %zu ", size, most);
+    return HSA_STATUS_SUCCESS;
+}
+
+static void command_integrated(void)
+{
+    int integrated = -1;
+    int status = (int)hipDeviceGetAttribute(&integrated, hipDeviceAttributeIntegrated, device);
+    printf("%d %d\n", status, integrated);
+}
+
 static void command_offer(const char *name, unsigned number)
 {
     const struct way *way = find_way(name);
@@ -1024,6 +1092,14 @@ int main(void)
             command_info();
         } else if (strcmp(line, "hsa\n") == 0) {
             command_hsa();
+        } else if (strcmp(line, "pools\n") == 0) {
+            hsa_amd_agent_iterate_memory_pools(search_device().agent, print_pool, NULL);
+            printf("\n");
+        } else if (strcmp(line, "regions\n") == 0) {
+            hsa_agent_iterate_regions(search_device().agent, print_region, NULL);
+            printf("\n");
+        } else if (strcmp(line, "integrated\n") == 0) {
+            command_integrated();
         } else if (sscanf(line, "offer %127s %lu", name, &number) == 2) {
             command_offer(name, (unsigned)number);
         } else if (sscanf(line, "import %127s %255s %lu", name, word, &bytes) == 3) {

@@ -36,6 +36,8 @@ class Case:
     held: bool = True  # what is taken is still held when the case has taken it
     # Suites whose HIP takes from the device what others take from the system.
     device: frozenset[str] = field(default_factory=frozenset)
+    # Suites whose HIP has no such memory on a GPU without a fine-grained pool, as APUs are.
+    fine: frozenset[str] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ CASES = (
     Case("hipMalloc", ("hipMalloc",), ("hipFree",), POOL),
     Case("hipMalloc+hipFreeAsync", ("hipMalloc",), ("hipFreeAsync",), POOL),
     Case("hipExtMallocWithFlags", ("hipExtMallocWithFlags",), ("hipFree",), POOL),
-    Case("hipExtMallocWithFlags+fine", ("hipExtMallocWithFlags",), ("hipFree",), POOL),
+    Case("hipExtMallocWithFlags+fine", ("hipExtMallocWithFlags",), ("hipFree",), POOL, fine=OLD),
     Case("hipMallocPitch", ("hipMallocPitch",), ("hipFree",), POOL),
     Case("hipMemAllocPitch", ("hipMemAllocPitch",), ("hipFree",), POOL),
     Case("hipMalloc3D", ("hipMalloc3D",), ("hipFree",), POOL),
@@ -149,6 +151,12 @@ CASES = (
         ("hsa_amd_memory_pool_free",),
         POOL,
     ),
+    Case(
+        "hsa_amd_memory_pool_allocate+fine",
+        ("hsa_amd_memory_pool_allocate",),
+        ("hsa_amd_memory_pool_free",),
+        POOL,
+    ),
     Case("hsa_memory_allocate", ("hsa_memory_allocate",), ("hsa_memory_free",), POOL),
     Case(
         "hsa_amd_vmem_handle_create",
@@ -187,6 +195,7 @@ UNCOUNTED = (
         kept=suites("bookworm"),  # does not survive the end of it over the stand-in
     ),
     Case("hsa_amd_memory_lock", ("hsa_amd_memory_lock",), ("hsa_amd_memory_unlock",), NOTHING),
+    Case("hsa_memory_allocate+system", ("hsa_memory_allocate",), ("hsa_memory_free",), NOTHING),
     Case(
         "hsa_amd_vmem_address_reserve",
         ("hsa_amd_vmem_address_reserve",),

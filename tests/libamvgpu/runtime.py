@@ -35,6 +35,13 @@ PACKAGES = {
     "sid": "libamdhip64-6",
     "experimental": "libamdhip64-7",
 }
+# The newest APU that each HIP knows.
+APUS = {
+    "bookworm": "gfx1035",  # Rembrandt
+    "trixie": "gfx1103",  # Phoenix
+    "sid": "gfx1151",  # Strix Halo
+    "experimental": "gfx1151",
+}
 # Headers of HIP 5.2 lack what the others have.
 WITHOUT = {
     "bookworm": ["-DHSA_TEST_HEADERS_WITHOUT_VMEM", "-DHIP_TEST_HEADERS_WITHOUT_GRAPH_MEMORY"],
@@ -110,6 +117,11 @@ class Runtime:
     @property
     def standin(self) -> Path:
         return self.folder / "libhsa-runtime64.so.1"
+
+    def apu(self, kind: str = "1") -> dict[str, str]:
+        """What makes the stand-in an APU, with the pools that this HIP's ROCr gives it."""
+        extended = {} if self.suite == "bookworm" else {"STANDIN_EXTENDED": "1"}
+        return {"STANDIN_APU": kind, "STANDIN_ARCH": APUS[self.suite], **extended}
 
     def loader(self, *first: Path) -> list[str]:
         """The suite's own ld.so; libraries in the folders `first` win."""

@@ -34,6 +34,11 @@ GPUS = {
     "one GPU": {"STANDIN_GPUS": "1"},
     "second GPU": {"HIP_VISIBLE_DEVICES": "1"},
 }
+APUS = "APUs"
+
+
+def machine(gpus: str, hip: Runtime) -> dict[str, str]:
+    return hip.apu() if gpus == APUS else GPUS[gpus]
 
 
 def refusals(case: Case) -> int:
@@ -61,7 +66,7 @@ def sessions():
         driver.__exit__(None, None, None)
 
 
-@pytest.fixture(params=GPUS)
+@pytest.fixture(params=[*GPUS, APUS])
 def gpus(request) -> str:
     return request.param
 
@@ -72,7 +77,7 @@ def session(request, hip: Runtime, gpus: str, library, tmp_path, sessions):
     can hang in the second pool of a process."""
     if (hip.suite, gpus) not in sessions:
         share = Share.make(tmp_path, library, LIMIT, LIMIT)
-        driver = Driver([*hip.loader(), hip.driver()], share.environment(GPUS[gpus]))
+        driver = Driver([*hip.loader(), hip.driver()], share.environment(machine(gpus, hip)))
         sessions[hip.suite, gpus] = (driver, share)
         assert driver.numbers("info")[0] == 0
     yield sessions[hip.suite, gpus]
@@ -94,6 +99,10 @@ def test_entry_point(case: Case, hip: Runtime, gpus: str, session: tuple[Driver,
     answer = driver.ask(f"take {case.name} {UNDER}")
     if hip.suite in case.absent:
         assert answer == ["absent"] or int(answer[0]) in {INVALID_VALUE, NOT_SUPPORTED}
+        same_accounts(share, case, 0, device)
+        return
+    if gpus == APUS and hip.suite in case.fine:
+        assert answer[0] == str(OUT_OF_MEMORY)
         same_accounts(share, case, 0, device)
         return
     assert answer[0] == "0"
@@ -165,7 +174,7 @@ def test_mipmapped_arrays_are_not_supported(
     assert driver.give(number) == 0
 
 
-@pytest.mark.parametrize("gpus", ["two GPUs"], indirect=True)
+@pytest.mark.parametrize("gpus", ["two GPUs", APUS], indirect=True)
 @pytest.mark.parametrize("case", UNCOUNTED, ids=lambda case: case.name)
 def test_uncounted(case: Case, hip: Runtime, session: tuple[Driver, Share]) -> None:
     driver, share = session

@@ -125,6 +125,8 @@ hsa_status_t hsa_iterate_agents(hsa_status_t (*visit)(hsa_agent_t, void *), void
     hsa_status_t status = visit((hsa_agent_t){CPU_AGENT}, data);
     for (unsigned i = 0; i < gpus->count && status == HSA_STATUS_SUCCESS; i++)
         status = visit((hsa_agent_t){gpus->agents[i]}, data);
+    if (settings()->apu == APU && status == HSA_STATUS_SUCCESS)
+        status = visit((hsa_agent_t){NPU_AGENT}, data);
     return status;
 }
 
@@ -133,7 +135,7 @@ static hsa_status_t standard_info(uint64_t agent, int attribute, void *value)
     bool gpu = is_gpu(agent);
     switch (attribute) {
     case HSA_AGENT_INFO_NAME:
-        strcpy(value, gpu ? settings()->architecture : "CPU");
+        strcpy(value, gpu ? settings()->architecture : agent == NPU_AGENT ? "aie2p" : "CPU");
         break;
     case HSA_AGENT_INFO_VENDOR_NAME:
         strcpy(value, gpu ? "AMD" : "CPU");
@@ -145,7 +147,8 @@ static hsa_status_t standard_info(uint64_t agent, int attribute, void *value)
         PUT(uint32_t, HSA_MACHINE_MODEL_LARGE);
         break;
     case HSA_AGENT_INFO_PROFILE:
-        PUT(uint32_t, gpu ? HSA_PROFILE_BASE : HSA_PROFILE_FULL);
+        PUT(uint32_t, gpu && settings()->apu != APU_OF_ONE_NODE ? HSA_PROFILE_BASE
+                                                                : HSA_PROFILE_FULL);
         break;
     case HSA_AGENT_INFO_DEFAULT_FLOAT_ROUNDING_MODE:
         PUT(uint32_t, HSA_DEFAULT_FLOAT_ROUNDING_MODE_NEAR);
@@ -185,7 +188,9 @@ static hsa_status_t standard_info(uint64_t agent, int attribute, void *value)
         PUT(uint32_t, agent - CPU_AGENT);
         break;
     case HSA_AGENT_INFO_DEVICE:
-        PUT(uint32_t, gpu ? HSA_DEVICE_TYPE_GPU : HSA_DEVICE_TYPE_CPU);
+        PUT(uint32_t, gpu                  ? HSA_DEVICE_TYPE_GPU
+                      : agent == NPU_AGENT ? HSA_DEVICE_TYPE_DSP
+                                           : HSA_DEVICE_TYPE_CPU);
         break;
     case HSA_AGENT_INFO_CACHE_SIZE:
         memcpy(value, (uint32_t[]){32768, 4 << 20, 256 << 20, 0}, 16);
@@ -220,6 +225,7 @@ static uint32_t location_of(uint64_t agent)
 static hsa_status_t amd_info(uint64_t agent, int attribute, void *value)
 {
     static uint32_t flush_registers[2];
+    bool gpu = is_gpu(agent);
     switch (attribute) {
     case HSA_AMD_AGENT_INFO_CHIP_ID:
         PUT(uint32_t, 0x74a1);
@@ -308,6 +314,8 @@ static hsa_status_t amd_info(uint64_t agent, int attribute, void *value)
         break;
     case AGENT_INFO_MEMORY_PROPERTIES:
         memset(value, 0, 8);
+        if (settings()->apu && gpu)
+            PUT(uint8_t, 1 << 1); /* the flag of number 1 */
         break;
     case AGENT_INFO_SCRATCH_LIMIT_MAX:
     case AGENT_INFO_SCRATCH_LIMIT_CURRENT:
@@ -370,27 +378,62 @@ hsa_status_t hsa_isa_get_info_alt(hsa_isa_t isa, hsa_isa_info_t attribute, void 
 
 /* ---- pools, which are also the regions of the older interface ---- */
 
+static bool has_pool(uint64_t agent, enum pool kind)
+{
+    enum apu apu = settings()->apu;
+    bool hive = strcmp(settings()->architecture, "gfx942") == 0;
+    if (agent == NPU_AGENT)
+        return kind == POOL_COARSE;
+    switch (kind) {
+    case POOL_COARSE: /* but for host memory of an APU of one node */
+        return apu != APU_OF_ONE_NODE;
+    case POOL_EXTENDED:
+        return settings()->extended && !(apu == APU_OF_ONE_NODE && is_gpu(agent));
+    case POOL_FINE: /* of a GPU only for others over XGMI */
+        return !is_gpu(agent) || apu == NO_APU || (apu == APU && hive);
+    case POOL_KERNARG:
+        return !is_gpu(agent);
+    case POOL_GROUP:
+        return is_gpu(agent);
+    default:
+        return false;
+    }
+}
+
+/* The handles of an agent's pools; how many. */
+static unsigned pools_of(uint64_t agent, uint64_t *handles)
+{
+    unsigned count = 0;
+    for (unsigned kind = 0; kind < POOL_KINDS; kind++)
+        if (has_pool(agent, kind))
+            handles[count++] = agent * 10 + kind;
+    return count;
+}
+
 hsa_status_t hsa_amd_agent_iterate_memory_pools(hsa_agent_t agent,
                                                 hsa_status_t (*visit)(hsa_amd_memory_pool_t, void *),
                                                 void *data)
 {
-    for (unsigned kind = 0; kind < POOLS_PER_AGENT; kind++) {
-        hsa_status_t status = visit((hsa_amd_memory_pool_t){agent.handle * 10 + kind}, data);
-        if (status != HSA_STATUS_SUCCESS)
-            return status;
-    }
-    return HSA_STATUS_SUCCESS;
+    uint64_t handles[POOL_KINDS];
+    unsigned count = pools_of(agent.handle, handles);
+    hsa_status_t status = HSA_STATUS_SUCCESS;
+    for (unsigned i = 0; i < count && status == HSA_STATUS_SUCCESS; i++)
+        status = visit((hsa_amd_memory_pool_t){handles[i]}, data);
+    return status;
 }
 
+/* A GPU's own, and those of the system, which it can reach. */
 hsa_status_t hsa_agent_iterate_regions(hsa_agent_t agent, hsa_status_t (*visit)(hsa_region_t, void *),
                                        void *data)
 {
-    for (unsigned kind = 0; kind < POOLS_PER_AGENT; kind++) {
-        hsa_status_t status = visit((hsa_region_t){agent.handle * 10 + kind}, data);
-        if (status != HSA_STATUS_SUCCESS)
-            return status;
-    }
-    return HSA_STATUS_SUCCESS;
+    uint64_t handles[2 * POOL_KINDS];
+    unsigned count = pools_of(agent.handle, handles);
+    hsa_status_t status = HSA_STATUS_SUCCESS;
+    if (is_gpu(agent.handle))
+        count += pools_of(CPU_AGENT, handles + count);
+    for (unsigned i = 0; i < count && status == HSA_STATUS_SUCCESS; i++)
+        status = visit((hsa_region_t){handles[i]}, data);
+    return status;
 }
 
 static uint64_t pool_size(uint64_t pool)
@@ -402,14 +445,17 @@ static uint64_t pool_size(uint64_t pool)
 
 static uint32_t pool_flags(uint64_t pool)
 {
-    unsigned kind = (unsigned)(pool % 10);
-    if (is_gpu(agent_of_pool(pool)))
-        return kind == POOL_COARSE ? HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED
-                                   : HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
-    if (kind == POOL_CPU_COARSE)
+    switch (pool % 10) {
+    case POOL_FINE:
+        return HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
+    case POOL_EXTENDED:
+        return HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_EXTENDED_SCOPE_FINE_GRAINED;
+    case POOL_KERNARG:
+        return HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED |
+               HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_KERNARG_INIT;
+    default:
         return HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
-    return HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED |
-           (kind == POOL_CPU_KERNARG ? HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_KERNARG_INIT : 0);
+    }
 }
 
 hsa_status_t hsa_amd_memory_pool_get_info(hsa_amd_memory_pool_t pool,

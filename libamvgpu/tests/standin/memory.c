@@ -75,9 +75,16 @@ static struct allocation *allocation_at(const void *pointer)
     return found;
 }
 
-static hsa_status_t allocate(uint64_t pool, size_t bytes, void **pointer)
+/* The agent whose memory a pool is; an APU of one node with its CPU has the system's. */
+static uint64_t owner_of(uint64_t pool)
 {
     uint64_t agent = agent_of_pool(pool);
+    return agent == CPU_AGENT && settings()->apu == APU_OF_ONE_NODE ? FIRST_GPU_AGENT : agent;
+}
+
+static hsa_status_t allocate(uint64_t pool, size_t bytes, void **pointer)
+{
+    uint64_t agent = owner_of(pool);
     if (bytes == 0)
         return HSA_STATUS_ERROR_INVALID_ARGUMENT;
     if (bytes > SIZE_MAX - PAGE)

@@ -24,6 +24,9 @@ __attribute__((constructor)) static void choose(void)
         chosen.gpus = MOST_GPUS;
     chosen.vram = number("STANDIN_VRAM_MIB", chosen.vram >> 20) << 20;
     chosen.partitions = number("STANDIN_PARTITIONS", 0);
+    chosen.extended = number("STANDIN_EXTENDED", 0);
+    if (getenv("STANDIN_APU"))
+        chosen.apu = strcmp(getenv("STANDIN_APU"), "node") == 0 ? APU_OF_ONE_NODE : APU;
     if (getenv("STANDIN_ARCH"))
         chosen.architecture = getenv("STANDIN_ARCH");
     bool features = strcmp(chosen.architecture, "gfx942") == 0 ||

@@ -6,6 +6,9 @@
  *
  * Environment: ROCR_VISIBLE_DEVICES (see visible.c), STANDIN_GPUS (default 2), STANDIN_VRAM_MIB of
  * each (65536), STANDIN_ARCH (gfx942), STANDIN_PARTITIONS=1 (all GPUs at one PCI address),
+ * STANDIN_APU=1 (they are APUs, beside a neural processing unit) or =node (one APU that is one node
+ * with its CPU, as before Linux 6.6), STANDIN_EXTENDED=1 (pools that are fine-grained in an extended
+ * scope, which HIP 5.2 does not know),
  * STANDIN_ACCOUNT (a file, see account.c), STANDIN_CALLS (a file that gets a line for each call
  * that tests ask about).
  */
@@ -27,9 +30,10 @@
 
 /* Agent handles: 1 is the CPU, 2 and up are GPUs, as the machine has them. Pool and region handles:
  * ten times the agent's, plus the kind. */
-enum { CPU_AGENT = 1, FIRST_GPU_AGENT = 2, POOLS_PER_AGENT = 3 };
-enum gpu_pool { POOL_COARSE, POOL_FINE, POOL_GROUP };
-enum cpu_pool { POOL_CPU_FINE, POOL_CPU_KERNARG, POOL_CPU_COARSE };
+enum { CPU_AGENT = 1, FIRST_GPU_AGENT = 2, NPU_AGENT = FIRST_GPU_AGENT + MOST_GPUS };
+enum pool { POOL_COARSE, POOL_FINE, POOL_EXTENDED, POOL_KERNARG, POOL_GROUP, POOL_KINDS };
+
+enum apu { NO_APU, APU, APU_OF_ONE_NODE };
 
 struct settings {
     unsigned gpus;
@@ -37,6 +41,8 @@ struct settings {
     const char *architecture;
     char isa[96];
     bool partitions;
+    enum apu apu;
+    bool extended;
 };
 
 const struct settings *settings(void);
@@ -46,7 +52,7 @@ void note_call(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 static inline bool is_gpu(uint64_t agent)
 {
-    return agent >= FIRST_GPU_AGENT;
+    return agent >= FIRST_GPU_AGENT && agent < NPU_AGENT;
 }
 
 static inline uint64_t agent_of_pool(uint64_t pool)
