@@ -16,22 +16,23 @@ from tests import debian, need
 from tests.integration.container import Container, Start
 from tests.integration.image import Image
 from tests.integration.image import archive as image_archive
+from tests.integration.product import amd_cdi
 from tests.integration.sandbox import Outcome, Sandbox
 
 _STATE = "/run/containerd"
 _API = "usr/share/gocode/src/k8s.io/cri-api/pkg/apis/runtime/v1"
 
-# containerd 2 reads this older form too. `enable_cdi` is off by default in 1.7; the score of the
-# out-of-memory killer cannot be lowered without CAP_SYS_RESOURCE.
-_CONFIGURATION = """
+# CDI is off in both, in 1.7 by default: the product turns it on. It has to change the first one, as
+# what is imported would take the place of all that this says of CRI; to the second it adds a file.
+# The score of the out-of-memory killer cannot be lowered without CAP_SYS_RESOURCE.
+_CONFIGURATIONS = {
+    "trixie": """
 version = 2
 root = {root}
 state = {state}
 [grpc]
 address = {socket}
 [plugins."io.containerd.grpc.v1.cri"]
-enable_cdi = {cdi}
-cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 restrict_oom_score_adj = true
 sandbox_image = {image}
 [plugins."io.containerd.grpc.v1.cri".cni]
@@ -40,7 +41,27 @@ bin_dir = {network}
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 BinaryName = {runtime}
-"""
+""",
+    "forky": """
+version = 3
+imports = ["conf.d/*.toml"]
+root = {root}
+state = {state}
+[grpc]
+address = {socket}
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = {image}
+[plugins."io.containerd.cri.v1.runtime"]
+enable_cdi = false
+restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = [{network}]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = {runtime}
+""",
+}
 
 
 @dataclass(frozen=True)
@@ -76,17 +97,19 @@ def prepared(
     socket = f"{_STATE}/containerd.sock"
     configuration = sandbox.folder / "containerd.toml"
     configuration.write_text(
-        _CONFIGURATION.format(
+        _CONFIGURATIONS[suite].format(
             root=json.dumps(f"{sandbox.folder}/containerd"),
             state=json.dumps(_STATE),
             socket=json.dumps(socket),
-            cdi=json.dumps(cdi),
             image=json.dumps(pause.name),
             network=json.dumps(str(network)),
             runtime=json.dumps(str(oci_runtime)),
         )
     )
-    environment = ["env", f"PATH={programs}:/usr/sbin:/usr/bin:/sbin:/bin"]
+    path = f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin"
+    command = ("runtime", "configure", "--runtime=containerd", f"--config={configuration}")
+    amd_cdi(sandbox, *command, *([] if cdi else ["--unset"]), PATH=path)
+    environment = ["env", f"PATH={path}"]
     return Daemon(
         [*environment, "containerd", f"--config={configuration}"],
         [*environment, "ctr", f"--address={socket}", "--namespace=k8s.io"],

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from tests import debian, need
 from tests.integration.container import Container, Start, run_options
 from tests.integration.image import Image, archive
+from tests.integration.product import configure
 from tests.integration.sandbox import Outcome, Sandbox
 
-# CDI is off by default in Docker 26.
+# CDI is off by default in Docker 26: the product turns it on.
 _CONFIGURATION = {
-    "features": {"cdi": True},
-    "cdi-spec-dirs": ["/etc/cdi"],
     "bridge": "none",
     "iptables": False,
     "ip6tables": False,
@@ -35,6 +34,7 @@ def docker(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
     configuration = sandbox.folder / "docker.json"
     data = {"data-root": str(sandbox.folder / "docker")}
     configuration.write_text(json.dumps({**_CONFIGURATION, **data}))
+    configure(sandbox, "docker", configuration, PATH=path)
     command = [str(files / "usr/bin/docker"), "--host=unix:///run/docker.sock"]
     with (sandbox.folder / "docker.log").open("w") as log:
         daemon = subprocess.Popen(

@@ -8,6 +8,7 @@ from tests import need
 from tests.integration.container import Container, Start, run_options
 from tests.integration.image import Image
 from tests.integration.image import archive as image_archive
+from tests.integration.product import configure
 from tests.integration.sandbox import Outcome, Sandbox
 
 # Limits that a machine without CAP_SYS_RESOURCE can set, and no journal. Podman 4.3 by itself reads
@@ -32,6 +33,7 @@ def podman(
         need.program("conmon")
         configuration = sandbox.folder / "containers.conf"
         configuration.write_text(_CONFIGURATION)
+        configure(sandbox, "podman", configuration)
         command = [
             str(need.program("podman")),
             f"--root={sandbox.folder}/storage",

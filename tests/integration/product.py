@@ -20,9 +20,16 @@ _PLACES = {
 }
 
 
-def amd_cdi(sandbox: Sandbox, *arguments: str) -> str:
+def amd_cdi(sandbox: Sandbox, *arguments: str, **variables: str) -> str:
     """What this command of amd-cdi prints; it must succeed."""
-    return sandbox.must([sys.executable, "-m", "cdi", *arguments], environment=_PLACES)
+    command = [sys.executable, "-m", "cdi", *arguments]
+    return sandbox.must(command, environment={**_PLACES, **variables})
+
+
+def configure(sandbox: Sandbox, runtime: str, config: Path, **variables: str) -> None:
+    """Let this command of amd-cdi make what a runtime is started with."""
+    command = ("runtime", "configure", f"--runtime={runtime}", f"--config={config}")
+    amd_cdi(sandbox, *command, **variables)
 
 
 def install(sandbox: Sandbox, library: Path) -> None:

@@ -1,0 +1,1 @@
+"""Container runtimes: what their configuration says of CDI, and what it shall say."""
