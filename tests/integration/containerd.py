@@ -16,7 +16,7 @@ from tests import debian, need
 from tests.integration.container import Container, Start
 from tests.integration.image import Image
 from tests.integration.image import archive as image_archive
-from tests.integration.product import amd_cdi
+from tests.integration.product import configure
 from tests.integration.sandbox import Outcome, Sandbox
 
 _STATE = "/run/containerd"
@@ -107,8 +107,7 @@ def prepared(
         )
     )
     path = f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin"
-    command = ("runtime", "configure", "--runtime=containerd", f"--config={configuration}")
-    amd_cdi(sandbox, *command, *([] if cdi else ["--unset"]), PATH=path)
+    configure(sandbox, "containerd", configuration, *([] if cdi else ["--unset"]), path=path)
     environment = ["env", f"PATH={path}"]
     return Daemon(
         [*environment, "containerd", f"--config={configuration}"],

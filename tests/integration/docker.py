@@ -34,7 +34,7 @@ def docker(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
     configuration = sandbox.folder / "docker.json"
     data = {"data-root": str(sandbox.folder / "docker")}
     configuration.write_text(json.dumps({**_CONFIGURATION, **data}))
-    configure(sandbox, "docker", configuration, PATH=path)
+    configure(sandbox, "docker", configuration, path=path)
     command = [str(files / "usr/bin/docker"), "--host=unix:///run/docker.sock"]
     with (sandbox.folder / "docker.log").open("w") as log:
         daemon = subprocess.Popen(

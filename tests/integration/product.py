@@ -26,10 +26,10 @@ def amd_cdi(sandbox: Sandbox, *arguments: str, **variables: str) -> str:
     return sandbox.must(command, environment={**_PLACES, **variables})
 
 
-def configure(sandbox: Sandbox, runtime: str, config: Path, **variables: str) -> None:
-    """Let this command of amd-cdi make what a runtime is started with."""
-    command = ("runtime", "configure", f"--runtime={runtime}", f"--config={config}")
-    amd_cdi(sandbox, *command, **variables)
+def configure(sandbox: Sandbox, runtime: str, config: Path, *options: str, path: str = "") -> None:
+    """Let amd-cdi change what a runtime, found by this PATH, is started with."""
+    command = ("runtime", "configure", f"--runtime={runtime}", f"--config={config}", *options)
+    amd_cdi(sandbox, *command, **({"PATH": path} if path else {}))
 
 
 def install(sandbox: Sandbox, library: Path) -> None:
