@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from cdi.command import output
-from cdi.command.arguments import DryRun, HookPath, HookStage, Settings
+from cdi.command.arguments import DryRun, HookPath, HookStage, Settings, usage
 from cdi.plan import options as settings
 from cdi.plan.options import Options
 from cdi.runtime import change, host
@@ -53,7 +53,7 @@ def configure(
     Where it reads drop-in files, a file of our own is written. Elsewhere single values are changed
     in its file, and what that was before is kept beside it.
     """
-    given = ctx.ensure_object(Settings)
+    given: Settings = ctx.obj
     root = given.root
     if restart and root != Path("/"):
         raise typer.BadParameter("--restart restarts what runs here, so it takes no --sysroot")
@@ -61,7 +61,8 @@ def configure(
     place = host.program(kind) if root == Path("/") else None
     version = host.version_of(place) if place else None
     path = config.absolute() if config else host.default_config(kind, root)
-    options = Options(hook_path=hook_path, hook_stage=hook_stage)
+    with usage():
+        options = Options(hook_path=hook_path, hook_stage=hook_stage)
     found = host.configuration(kind, path, root, version, options)
     spec_dir = str(given.spec_dir[-1] if given.spec_dir else "/etc/cdi")
     changes = found.removal() if unset else found.changes(spec_dir)
