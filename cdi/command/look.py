@@ -16,7 +16,7 @@ from cdi.node import topology
 from cdi.node.gpu import Gpu, Node, Partition
 from cdi.plan.amount import format_bytes
 from cdi.plan.names import label
-from cdi.spec import difference, registry, renderer, spectext
+from cdi.spec import difference, registry, renderer, spectext, verdict
 from cdi.spec.edits import ContainerEdits
 from cdi.state import ledger, store
 from cdi.state.specs import NodeSpecs, offered
@@ -43,13 +43,19 @@ def list_devices(ctx: typer.Context) -> None:
 
 
 def show(ctx: typer.Context, devices: Devices) -> None:
-    """Show everything a container gets that asks for these devices."""
+    """Show everything a container gets that asks for these devices.
+
+    The exit status is 1 if the hook would refuse the container, as of shares it takes one alone.
+    """
     given: Settings = ctx.obj
-    edits = _edits(given.spec_dirs, devices)
+    edits, refusals = _edits(given, devices)
     if given.as_json:
-        output.document(edits)
+        output.document({**edits, **({"refused": refusals} if refusals else {})})
     else:
+        output.lines(f"# {line}" for share in verdict.told(edits) for line in share.lines)
         output.write(spectext.yaml_of(edits))
+    if refusals:
+        raise PermanentError("; ".join(refusals), "give the container one share and no other GPU")
 
 
 def validate(
@@ -126,7 +132,8 @@ def inject(
     from cdi.spec import inject as injection
 
     given: Settings = ctx.obj
-    edits = _edits(given.spec_dirs, devices)
+    edits, refusals = _edits(given, devices)
+    output.warn(refusals)
     document = registry.parse(config)
     if not isinstance(document, dict):
         raise PermanentError(
@@ -206,13 +213,17 @@ def _document(node: Node) -> dict[str, Any]:
     }
 
 
-def _edits(directories: list[Path], devices: list[str]) -> ContainerEdits:
-    """Return what a container gets that asks for devices, if a runtime would load their specs."""
+def _edits(given: Settings, devices: list[str]) -> tuple[ContainerEdits, list[str]]:
+    """Return what a container gets that asks for devices, and why the hook refuses it.
+
+    Raises PermanentError if no runtime would load their specs.
+    """
     from cdi.spec import validation
 
-    entries, skipped = registry.load_all(directories)
+    entries, skipped = registry.load_all(given.spec_dirs)
     output.warn(skipped)
-    names = [_qualified(name) for name in devices]
+    names = list(dict.fromkeys(_qualified(name) for name in devices))
+    found = []
     for name in names:
         entry, device = registry.find(entries, name)
         # The other devices need not be checked: a large spec would take seconds.
@@ -221,7 +232,9 @@ def _edits(directories: list[Path], devices: list[str]) -> ContainerEdits:
                 f"no runtime would load {entry.path}: {finding}",
                 f"see: amd-cdi validate {entry.path}",
             )
-    return registry.edits_for(entries, names)
+        found.append(device)
+    merged = registry.edits_for(entries, names)
+    return merged, verdict.refusals(found, merged, given.root)
 
 
 def _qualified(name: str) -> str:
