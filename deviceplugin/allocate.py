@@ -28,7 +28,7 @@ from deviceplugin.inventory import Inventory
 from deviceplugin.log import log
 from deviceplugin.nodelock import Held, Seen
 from deviceplugin.pods import Container, Pod, Pods, share_prefix
-from deviceplugin.reservations import ANSWER_SECONDS, Reservations
+from deviceplugin.reservations import Reservations
 from deviceplugin.retries import Retries
 from deviceplugin.slots import Slots, decode, emptied, encode
 
@@ -62,7 +62,7 @@ class WholeGpus:
             living = [
                 share.name
                 for share in shares
-                if any((one.pci, one.partition) == unit.place for one in share.slices)
+                if any(one.place == unit.place for one in share.slices)
             ]
             if living:
                 raise PermanentError(
@@ -312,8 +312,7 @@ class Hami:
         if bookings.next_slot(rest) is None and claim.lock is not None:
             # Behind the answer: the scheduler waits for it, and kubelet does not.
             task = partial(self._release, claim.lock, claim.seen)
-            seconds = nodelock.EXPIRE_SECONDS
-            self.releases.add("release the node's lock", task, seconds, delay=ANSWER_SECONDS)
+            self.releases.add("release the node's lock", task, nodelock.EXPIRE_SECONDS)
         log.info("gave %s of pod %s the share %s", container.name, pod, name)
         return name
 

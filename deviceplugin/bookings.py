@@ -75,7 +75,7 @@ def held_cus(pod_uid: str, shares: Iterable[Share], units: Iterable[Unit]) -> st
     for share in shares:
         if share.name.startswith(prefix):
             for slice_ in share.slices:
-                place = (slice_.pci, slice_.partition)
+                place = slice_.place
                 held[place] = held.get(place, 0) | slice_.cus
     told = {unit.id: held[unit.place] for unit in units if unit.place in held}
     return json.dumps(
@@ -149,7 +149,7 @@ def _slice(booking: Booking, unit: Unit, pool: Mapping[str, int], others: Iterab
     taken = 0
     for share in others:
         for slice_ in share.slices:
-            if (slice_.pci, slice_.partition) == unit.place:
+            if slice_.place == unit.place:
                 taken |= slice_.cus
     everything = cumask.span(0, partition.cus)
     told = pool.get(unit.id, pool.get(booking.id, 0))

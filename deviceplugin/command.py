@@ -159,4 +159,4 @@ def run(
         options.kubelet_dir,
     )
     kubelet.run()
-    releases.settle(STOP_SECONDS)
+    releases.wait_until_done(STOP_SECONDS)

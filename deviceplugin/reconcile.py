@@ -160,7 +160,7 @@ class Reconciler:
         told = bookings.held_cus(pod.uid, own, units)
         if not own or told == pod.cu_allocated:
             return
-        if any((one.pci, one.partition) not in places for share in own for one in share.slices):
+        if any(one.place not in places for share in own for one in share.slices):
             return
         log.warning("pod %s says it has the CUs %s, and has %s", pod, pod.cu_allocated, told)
         task = partial(self._write_cus, pod, told)

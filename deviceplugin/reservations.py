@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdi.errors import AmdCdiError, TemporaryError
+from cdi.errors import TemporaryError
 from cdi.node.gpu import Node
 from cdi.plan.options import STRATEGIES, Options
 from cdi.state import ledger as ledgers
@@ -19,9 +17,6 @@ from cdi.state.ledger import Ledger
 from cdi.state.paths import Paths
 from cdi.state.specs import NodeSpecs
 from deviceplugin.log import log
-
-ANSWER_SECONDS = 0.005
-"""How long an answer takes to leave; what runs in this process meanwhile makes kubelet wait."""
 
 WAIT_SECONDS = 0.75
 """How long others may keep the reservations: whoever waits keeps allocations waiting as well."""
@@ -35,14 +30,14 @@ class Reservations:
     node: Node
     settings: Mapping[str, Any]
     """Options of the spec that this process was started with; the others stay as they are."""
-    memory: Cache = field(default_factory=Cache)
+    cache: Cache = field(default_factory=Cache)
     lock: threading.RLock = field(default_factory=threading.RLock)
     told: frozenset[str] = frozenset()
     """Warnings that are in the log already."""
 
     def read(self) -> Ledger:
         """Return the ledger as it is on the disk."""
-        return ledgers.load(self.paths.state_dir, self.memory.ledger)
+        return ledgers.load(self.paths.state_dir, self.cache.ledger)
 
     def change(
         self,
@@ -64,9 +59,8 @@ class Reservations:
                 self.paths,
                 self.node,
                 lambda before: replace(change(before), options=self._options(before.options)),
-                self.memory,
+                self.cache,
                 lock_seconds=seconds,
-                settle=settle_behind,
                 confirm=confirm,
             )
             warnings = frozenset(made.warnings)
@@ -82,6 +76,8 @@ class Reservations:
         """Make the spec anew from a node that has changed."""
         with self.lock:
             self.node = node
+            # Somebody may have changed a file.
+            self.cache.intact = False
             return self.change(lambda before: before, seconds)
 
     def _options(self, before: Options) -> Options:
@@ -90,26 +86,3 @@ class Reservations:
         if all(getattr(before, name) == value for name, value in wanted.items()):
             return before
         return replace(before, **wanted)
-
-
-def settle_behind(task: Callable[[], None]) -> None:
-    """Make renames durable without keeping kubelet waiting for it.
-
-    The files themselves are durable by now. A power failure before the renames are leaves the
-    reservations as they were; then the annotations of the pod, which were written before, bring its
-    share back.
-    """
-
-    def settle() -> None:
-        time.sleep(ANSWER_SECONDS)
-        try:
-            task()
-        except AmdCdiError as error:
-            log.warning("%s", error)
-
-    try:
-        # Not threading.Thread, whose start waits until the thread runs.
-        _thread.start_new_thread(settle, ())
-    except RuntimeError:
-        # There may be no more threads, and the reservations have been changed.
-        settle()

@@ -26,22 +26,17 @@ class Retries:
         self._order = itertools.count()
         self._busy = False
 
-    def add(
-        self, what: str, task: Callable[[], None], seconds: float, *, delay: float = 0.0
-    ) -> None:
-        """Run a task soon, and again while it raises AmdCdiError, for so many seconds.
-
-        Not before ``delay`` seconds have passed.
-        """
+    def add(self, what: str, task: Callable[[], None], seconds: float) -> None:
+        """Run a task soon, and again while it raises AmdCdiError, for so many seconds."""
         pending = _Pending(what, task, time.monotonic() + seconds, FIRST_SECONDS)
         with self._changed:
             if len(self._waiting) >= MOST:
                 log.warning("given up, as too much waits to be done: %s", what)
                 return
-            heapq.heappush(self._waiting, (time.monotonic() + delay, next(self._order), pending))
+            heapq.heappush(self._waiting, (time.monotonic(), next(self._order), pending))
             self._changed.notify_all()
 
-    def settle(self, seconds: float) -> bool:
+    def wait_until_done(self, seconds: float) -> bool:
         """Wait until nothing is left to do, at most so long; say whether that is so."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._busy, seconds)

@@ -88,7 +88,7 @@ def draw(gpu: Gpu, partition: Partition, shares: Iterable[Share]) -> Picture:
             Tenant(share.name, slice_.cus, slice_.memory)
             for share in shares
             for slice_ in share.slices
-            if (slice_.pci, slice_.partition) == (gpu.pci, partition.index)
+            if slice_.place == (gpu.pci, partition.index)
         ),
     )
 

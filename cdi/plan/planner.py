@@ -91,7 +91,7 @@ def plan(
     taken: dict[tuple[str, int], tuple[int, int]] = dict.fromkeys(places, (0, 0))
     for share in living:
         for slice_ in share.slices:
-            place = (slice_.pci, slice_.partition)
+            place = slice_.place
             if place in taken and share.name not in before and name not in share.before:
                 cus, memory = taken[place]
                 taken[place] = (cus | slice_.cus, memory + slice_.memory)
@@ -140,7 +140,7 @@ def split(
     """
     if not parts:
         return ()
-    taken = {(slice_.pci, slice_.partition) for share in living for slice_ in share.slices}
+    taken = {slice_.place for share in living for slice_ in share.slices}
     shares = []
     for gpu in node.gpus:
         for partition in gpu.partitions:

@@ -30,6 +30,11 @@ class Slice:
     memory: int
     """Bytes of VRAM; 0 on a partition without VRAM of its own."""
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """PCI address of the GPU, and index of the partition in it."""
+        return self.pci, self.partition
+
 
 @dataclass(frozen=True, slots=True)
 class Share:

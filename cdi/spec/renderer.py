@@ -14,8 +14,8 @@ more costs the same however many there are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cdi import cumask
@@ -56,50 +56,26 @@ class HostPaths:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A share that is held to something, and what its container finds that says so."""
+    """A share that is held to something, and what lies on the node that says to what."""
 
     name: str
-    env: tuple[str, ...]
-    """Environment entries, ``NAME=value``."""
-    hook: Hook
     gpus: int
-
-    @property
-    def values(self) -> bytes:
-        """Content of the values file, which libamvgpu trusts before any environment."""
-        return "".join(f"{entry}\n" for entry in self.env).encode()
-
-    @property
-    def arguments(self) -> bytes:
-        """Content of the arguments file, for a hook that is started without a share of its own."""
-        return "".join(f"{argument}\n" for argument in self.hook["args"][1:]).encode()
+    values: bytes
+    """Content of the values file, which libamvgpu trusts before any environment."""
+    arguments: bytes
+    """Content of the arguments file, for a hook that is started without a share of its own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A share as a device, as it was rendered once: another rendering is another offer."""
+    """A share as a device."""
 
     share: Share
-    claims: tuple[tuple[tuple[str, int], int], ...]
-    """Its CUs by PCI address and partition."""
     device: Device
     file: str
     """Name of the spec that the device stands in."""
     held: Held | None
     """None if there is nothing to hold it to, as it is all of its GPUs."""
-
-
-@dataclass(slots=True)
-class Offers:
-    """What was rendered from a node, options and paths."""
-
-    gpus: tuple[Device, ...] = ()
-    """GPUs and partitions, and last all of them; none if they have not been rendered."""
-    shares: dict[str, Offer] = field(default_factory=dict)
-    beside: frozenset[Offer] = frozenset()
-    """Some that can be had beside each other."""
-    claimed: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The CUs of these, by PCI address and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +98,13 @@ class Rendering:
         """The shares that are held to something."""
         return tuple([offer.held for offer in self.offers if offer.held is not None])
 
-    @property
-    def files(self) -> frozenset[str]:
-        """The names of the specs that shares stand in."""
-        return frozenset([offer.file for offer in self.offers])
-
-    def static(self, file: str) -> tuple[Device, ...]:
-        """Return the devices that stand in one spec with the GPUs, which has this name."""
-        shares = [offer.device for offer in self.offers if offer.file == file]
-        return (*self.gpus, *shares, *self.every)
+    def by_file(self, main: str) -> dict[str, list[Device]]:
+        """Return the devices by the spec they stand in; ``main`` is that of the GPUs."""
+        files = {main: list(self.gpus)}
+        for offer in self.offers:
+            files.setdefault(offer.file, []).append(offer.device)
+        files[main] += self.every
+        return files
 
     def without(self, names: Collection[str]) -> Rendering:
         """Return the rendering without the devices of these names."""
@@ -147,13 +121,13 @@ def render(
     shares: Iterable[Share],
     options: Options,
     host_paths: HostPaths,
-    offers: Offers | None = None,
+    known: Iterable[Offer] = (),
 ) -> Rendering:
     """Return every device of a node.
 
     A share that cannot be enforced on the node as it is now, or whose CUs another share has, is
-    left out with a warning: a container that asks for it does not start. ``offers`` has what was
-    rendered before from the same node, options and paths, and takes what is rendered now.
+    left out with a warning: a container that asks for it does not start. ``known`` has what was
+    rendered before from the same node, options and paths, and need not be rendered again.
     """
     warnings = [
         f"GPU {gpu.index} ({gpu.pci}) has no name by {', '.join(options.strategies)}, "
@@ -161,63 +135,40 @@ def render(
         for gpu in node.gpus
         if not gpu_names(gpu, options.strategies)
     ]
-    offers = offers or Offers()
-    *gpu_devices, every = offers.gpus = offers.gpus or _gpu_devices(node, options)
     gpus = {gpu.pci: gpu for gpu in node.gpus}
-    known = offers.shares
-    made: list[Offer] = []
+    rendered = {offer.share.name: offer for offer in known}
+    offers: list[Offer] = []
     for share in shares:
-        offer = known.get(share.name)
-        if offer is None or (offer.share is not share and offer.share != share):
-            try:
+        offer = rendered.get(share.name)
+        try:
+            if offer is None or offer.share != share:
                 offer = _offer(share, resolve(share, gpus), options, host_paths)
-            except PermanentError as error:
-                warnings.append(f"left out: {error}")
-                continue
-            known[share.name] = offer
-        made.append(offer)
-    made, conflicts = _beside_each_other(made, offers)
+            offers.append(offer)
+        except PermanentError as error:
+            warnings.append(f"left out: {error}")
+    offers, conflicts = _without_conflicts(offers)
     warnings += [f"left out: {conflict}" for conflict in conflicts]
-    return Rendering(tuple(gpu_devices), tuple(made), (every,), tuple(warnings))
+    *gpu_devices, every = _gpu_devices(node, options)
+    return Rendering(tuple(gpu_devices), tuple(offers), (every,), tuple(warnings))
 
 
-def _beside_each_other(made: list[Offer], offers: Offers) -> tuple[list[Offer], list[str]]:
-    """Return those that can be had beside the ones before them, and why the others cannot.
-
-    Where all can, only those are looked at that are new since the last time.
-    """
-    new = set(made) - offers.beside
-    if len(made) == len(offers.beside) + len(new):
-        for offer in new:
-            if not _is_free(offer, offers.claimed):
-                break
-            _claim(offer, offers.claimed)
-        else:
-            offers.beside |= new
-            return made, []
+def _without_conflicts(offers: Iterable[Offer]) -> tuple[list[Offer], list[str]]:
+    """Return the offers that can be had beside those before them, and why the others cannot."""
     kept: list[Offer] = []
     conflicts: list[str] = []
-    claimed: dict[tuple[str, int], int] = {}
-    for offer in made:
-        try:
-            if not _is_free(offer, claimed):
+    taken: dict[tuple[str, int], int] = {}
+    for offer in offers:
+        slices = offer.share.slices
+        if any(taken.get(slice_.place, 0) & slice_.cus for slice_ in slices):
+            try:
                 _require_turns(offer.share, [other.share for other in kept])
-        except PermanentError as error:
-            conflicts.append(str(error))
-            continue
-        _claim(offer, claimed)
+            except PermanentError as error:
+                conflicts.append(str(error))
+                continue
+        for slice_ in slices:
+            taken[slice_.place] = taken.get(slice_.place, 0) | slice_.cus
         kept.append(offer)
-    offers.beside, offers.claimed = frozenset(kept), claimed
     return kept, conflicts
-
-
-def _is_free(offer: Offer, claimed: Mapping[tuple[str, int], int]) -> bool:
-    return not any(claimed.get(place, 0) & cus for place, cus in offer.claims)
-
-
-def _claim(offer: Offer, claimed: dict[tuple[str, int], int]) -> None:
-    for place, cus in offer.claims:
-        claimed[place] = claimed.get(place, 0) | cus
 
 
 def _gpu_devices(node: Node, options: Options) -> tuple[Device, ...]:
@@ -235,20 +186,19 @@ def _gpu_devices(node: Node, options: Options) -> tuple[Device, ...]:
 
 def _offer(share: Share, grants: Sequence[Grant], options: Options, host_paths: HostPaths) -> Offer:
     """Return the device of a share and what holds its container to it."""
-    claims = tuple(((one.pci, one.partition), one.cus) for one in share.slices)
     visible = _visibility(grants)
     edits: ContainerEdits = {"deviceNodes": _nodes([grant.partition for grant in grants])}
     file = spec_file(options.file, share.name)
     if all(grant.whole for grant in grants) and not share.oversubscribed:
         whole: ContainerEdits = {**edits, "env": visible}
-        return Offer(share, claims, {"name": share.name, "containerEdits": whole}, file, None)
+        return Offer(share, {"name": share.name, "containerEdits": whole}, file, None)
     env = [*visible, *_limits(share, grants), f"LD_AUDIT={CONTAINER_LIBRARY}"]
     if host_paths.usage_dir:
         env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
     hook = _hook(share.name, grants, options, host_paths)
-    held = Held(share.name, tuple(env), hook, len(grants))
-    edits |= _enforcement(held, options, host_paths)
-    return Offer(share, claims, {"name": share.name, "containerEdits": edits}, file, held)
+    held = Held(share.name, len(grants), _lines(env), _lines(hook["args"][1:]))
+    edits |= {"env": env, "mounts": _mounts(share.name, options, host_paths), "hooks": [hook]}
+    return Offer(share, {"name": share.name, "containerEdits": edits}, file, held)
 
 
 def assemble(devices: Sequence[Device]) -> Spec:
@@ -286,9 +236,8 @@ def _require_turns(share: Share, others: Sequence[Share]) -> None:
     for slice_ in share.slices:
         for other in others:
             for theirs in other.slices:
-                same = (theirs.pci, theirs.partition) == (slice_.pci, slice_.partition)
                 common = theirs.cus & slice_.cus
-                if same and common and not share.takes_turns_with(other):
+                if theirs.place == slice_.place and common and not share.takes_turns_with(other):
                     raise PermanentError(
                         f"share {share.name!r}: CU {cumask.format_cus(common)} of GPU "
                         f"{slice_.pci} belongs to share {other.name!r} as well",
@@ -326,15 +275,19 @@ def _limits(share: Share, grants: Sequence[Grant]) -> list[str]:
     ]
 
 
-def _enforcement(held: Held, options: Options, host_paths: HostPaths) -> ContainerEdits:
-    """Return the environment, mounts and hook of a share that is held to something."""
+def _lines(words: Iterable[str]) -> bytes:
+    return "".join(f"{word}\n" for word in words).encode()
+
+
+def _mounts(name: str, options: Options, host_paths: HostPaths) -> list[Mount]:
+    """Return the library, the values and the usage region of a share."""
     mounts = [
         _mount(options.library_path, CONTAINER_LIBRARY, "ro"),
-        _mount(host_paths.values(held.name), CONTAINER_VALUES, "ro"),
+        _mount(host_paths.values(name), CONTAINER_VALUES, "ro"),
     ]
     if host_paths.usage_dir:
-        mounts.append(_mount(f"{host_paths.usage_dir}/{held.name}", CONTAINER_USAGE, "rw"))
-    return {"env": list(held.env), "mounts": mounts, "hooks": [held.hook]}
+        mounts.append(_mount(f"{host_paths.usage_dir}/{name}", CONTAINER_USAGE, "rw"))
+    return mounts
 
 
 def _mount(host_path: str, container_path: str, access: str) -> Mount:

@@ -8,10 +8,10 @@ takes ``1e3``, ``08`` or ``yes`` for anything else.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from json.encoder import encode_basestring
 
-from cdi.spec.edits import Device, Spec
+from cdi.spec.edits import Spec
 
 HEADING = """\
 # Written by amd-cdi from the GPUs of this node and the ledger of its shares.
@@ -39,24 +39,6 @@ def to_json(spec: Spec) -> str:
 def encode(spec: Spec, form: str) -> bytes:
     """Return the bytes of a spec file in a format of ``options.FORMATS``."""
     return (to_json(spec) if form == "json" else to_yaml(spec)).encode()
-
-
-def item(device: Device, form: str) -> bytes:
-    """Return a device as it stands in the list of a spec file."""
-    if form == "json":
-        text = json.dumps(device, indent=2, ensure_ascii=False).replace("\n", "\n    ")
-        return f"    {text}".encode()
-    lines: list[str] = []
-    _block([device], "  ", lines)
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def join(spec: Spec, items: Sequence[bytes], form: str) -> bytes:
-    """Return what ``encode`` does, with the devices of the spec, at least one, written out."""
-    bare = encode({**spec, "devices": []}, form)
-    if form == "json":
-        return b"".join((bare.removesuffix(b"[]\n}\n"), b"[\n", b",\n".join(items), b"\n  ]\n}\n"))
-    return b"".join((bare.removesuffix(b" []\n"), b"\n", *items))
 
 
 def _mapping(mapping: Mapping[str, object], first: str, indent: str, lines: list[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 VERSION = 1
 """Of the document; a later one is not read, as it may hold shares this version cannot see."""
+
+COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, PermanentError)
 """What reading a document raises that is not a ledger."""
@@ -83,18 +85,13 @@ def path_in(state_dir: Path) -> Path:
     return state_dir / "ledger.json"
 
 
-def load(
-    state_dir: Path, known: tuple[bytes, Ledger] | None = None, *, untouched: bool = False
-) -> Ledger:
+def load(state_dir: Path, known: tuple[bytes, Ledger] | None = None) -> Ledger:
     """Return the ledger of a state directory, an empty one if there is none yet.
 
-    ``known`` is a document and its ledger, so that the same document need not be decoded again, nor
-    read if it is known to be ``untouched``.
+    ``known`` is a document and its ledger: the same document need not be decoded again.
     Raises PermanentError if it is damaged, and never takes a damaged one for an empty one: its
     shares' containers may be running.
     """
-    if known is not None and untouched:
-        return known[1]
     path = path_in(state_dir)
     try:
         data = read_bounded(path, MAX_BYTES)
@@ -124,21 +121,10 @@ def _restoring(path: Path) -> str:
     return f"there is no {previous.name} to restore it from: put back a copy of your own"
 
 
-def encode(ledger: Ledger, lines: dict[str, tuple[Share, str]] | None = None) -> bytes:
-    """Return the document of a ledger: the same bytes for the same ledger.
-
-    ``lines`` has those of shares that were written before, by name, and takes the new ones.
-    """
-    lines = {} if lines is None else lines
-    for share in ledger.shares:
-        known = lines.get(share.name)
-        if known is None or (known[0] is not share and known[0] != share):
-            lines[share.name] = share, json.dumps(share_fields(share), separators=(",", ":"))
-    shares = ",\n".join([lines[share.name][1] for share in ledger.shares])
-    options = json.dumps(
-        {option.name: getattr(ledger.options, option.name) for option in fields(Options)},
-        separators=(",", ":"),
-    )
+def encode(ledger: Ledger) -> bytes:
+    """Return the document of a ledger: the same bytes for the same ledger."""
+    shares = ",\n".join([COMPACT.encode(share_fields(share)) for share in ledger.shares])
+    options = COMPACT.encode(asdict(ledger.options))
     return (f'{{"version":{VERSION},\n"options":{options},\n"shares":[\n{shares}\n]}}\n').encode()
 
 
@@ -190,7 +176,7 @@ def _share(entry: Mapping[str, Any]) -> Share:
     slices = tuple(_slice(part) for part in entry["slices"])
     if not slices:
         raise ValueError(f"share {name!r} has no slices")
-    if len({(slice_.pci, slice_.partition) for slice_ in slices}) < len(slices):
+    if len({slice_.place for slice_ in slices}) < len(slices):
         raise ValueError(f"share {name!r} has a GPU twice")
     return Share(
         name,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from cdi.errors import PermanentError
 from cdi.files import unstaged
 from cdi.node.gpu import Node
 from cdi.plan import names, planner
+from cdi.plan.options import Format, Options
 from cdi.plan.share import Share
-from cdi.spec import registry, renderer, spectext
-from cdi.spec.edits import Spec
-from cdi.state.cache import Cache, alone
+from cdi.spec import registry, renderer, rules, spectext
+from cdi.spec.edits import Device, Spec
+from cdi.spec.renderer import HostPaths, Rendering
 from cdi.state.ledger import Ledger
 from cdi.state.paths import Paths
 
@@ -25,23 +25,30 @@ class NodeSpecs:
 
     path: Path
     """Where that of the GPUs goes, or went."""
+    node: Node
+    host_paths: HostPaths
     ledger: Ledger
     shares: tuple[Share, ...]
     """All that the node offers, also those that cannot be had right now."""
-    rendering: renderer.Rendering
-    fresh: tuple[renderer.Offer, ...]
-    """Offers whose files have to be written, or compared."""
-    files: Mapping[str, bytes]
-    """Specs that have to be written, or compared, by name."""
+    rendering: Rendering
+    specs: Mapping[str, bytes]
+    """The specs by file name."""
+    listed: frozenset[str]
+    """What lies in the spec directory."""
     stale: frozenset[str]
     """Specs of ours that have to go."""
     warnings: tuple[str, ...]
     changed: bool = False
     """Whether a spec was another one before."""
 
-    def offers(self, name: str) -> bool:
-        """Whether a share is offered; what is new is looked at first."""
-        return any(offer.share.name == name for offer in chain(self.fresh, self.rendering.offers))
+    @property
+    def values(self) -> dict[str, bytes]:
+        """The files of values that containers of shares and their hooks read, by name."""
+        found = {}
+        for held in self.rendering.held:
+            found[f"{held.name}.conf"] = held.values
+            found[f"{held.name}.args"] = held.arguments
+        return found
 
     @property
     def document(self) -> Spec:
@@ -53,6 +60,10 @@ class NodeSpecs:
         """All that the node offers, as the text of one file."""
         return spectext.encode(self.document, self.ledger.options.format)
 
+    def offers(self, name: str) -> bool:
+        """Whether a share is offered."""
+        return any(offer.share.name == name for offer in self.rendering.offers)
+
 
 def offered(node: Node, ledger: Ledger) -> tuple[Share, ...]:
     """Return every share the node offers: those of the ledger, and the static equal ones."""
@@ -63,29 +74,29 @@ def offered(node: Node, ledger: Ledger) -> tuple[Share, ...]:
     )
 
 
-def make(  # noqa: PLR0913, PLR0917 -- what is rendered, and beside what
+def make(
     node: Node,
     ledger: Ledger,
     paths: Paths,
     own_files: frozenset[str],
-    memory: Cache,
-    listed: frozenset[str] | None = None,
+    last: NodeSpecs | None = None,
 ) -> NodeSpecs:
     """Return the specs of a node beside the others in the directory.
 
     ``own_files`` are the specs of GPUs that are ours, now and before, so that they and the specs of
-    pods beside them conflict with nothing; ``listed`` is what lies there, if that is known. Raises
-    PermanentError if another file there cannot be read, as its names might collide, or if nothing
-    is left to offer.
+    pods beside them conflict with nothing. What ``last`` has of the same node, options and paths is
+    not rendered again. Raises PermanentError if another file there cannot be read, as its names
+    might collide, or if nothing is left to offer.
     """
     options = ledger.options
-    shares = offered(node, ledger)
     host_paths = paths.host_paths
-    offers = memory.offers_for((node, options, host_paths))
-    rendering = renderer.render(node, shares, options, host_paths, offers)
-    if listed is None:
-        listed = registry.files_in(paths.spec_dir)
-    ours = rendering.files | own_files
+    if last and (last.node, last.ledger.options, last.host_paths) != (node, options, host_paths):
+        last = None
+    shares = offered(node, ledger)
+    known = last.rendering.offers if last else ()
+    rendering = renderer.render(node, shares, options, host_paths, known)
+    listed = registry.files_in(paths.spec_dir)
+    ours = own_files | rendering.by_file(options.file).keys()
     left = {name for name in listed - ours if _is_left(unstaged(name), own_files)}
     others = registry.load_present(registry.paths_in(paths.spec_dir, listed - ours - left))
     offering, collisions = _without_collisions(rendering, others)
@@ -93,54 +104,56 @@ def make(  # noqa: PLR0913, PLR0917 -- what is rendered, and beside what
         raise PermanentError(
             "; ".join(collisions), "remove the other file, or use --on-conflict omit"
         )
-    static = offering.static(options.file)
-    if not static:
+    if not offering.by_file(options.file)[options.file]:
         raise PermanentError(
             "other specs have all names that this node's devices would get: "
             + "; ".join(collisions),
             "remove one of those files",
         )
-    present = offering.files | {options.file}
-    fresh = _fresh(offering, memory.written, present - listed)
-    files = {options.file: memory.text_of(static, options.format)}
-    files |= {
-        offer.file: alone(offer.device, options.format)
-        for offer in fresh
-        if offer.file != options.file
-    }
-    stale = (listed & ours) - present | {name for name in left if unstaged(name) not in present}
-    left_out = _partitions_without_splits(node, ledger)
+    specs = _texts(offering, options, last)
+    stale = (listed & ours) - specs.keys() | {name for name in left if unstaged(name) not in specs}
     return NodeSpecs(
         paths.spec_dir / options.file,
+        node,
+        host_paths,
         ledger,
         shares,
         offering,
-        fresh,
-        files,
+        specs,
+        listed,
         # Runtimes do not look into directories, whatever these are called.
         frozenset([name for name in stale if not _is_directory(paths.spec_dir / name)]),
         (
             *node.warnings,
             *rendering.warnings,
-            *left_out,
+            *_partitions_without_splits(node, ledger),
             *[f"left out: {collision}" for collision in collisions],
         ),
     )
 
 
-def _fresh(
-    offering: renderer.Rendering, written: frozenset[renderer.Offer], missing_files: frozenset[str]
-) -> tuple[renderer.Offer, ...]:
-    """Return the offers that are new since their files were written, or whose spec is missing."""
-    new = set(offering.offers) - written
-    if missing_files - {offer.file for offer in new}:
-        new |= {offer for offer in offering.offers if offer.file in missing_files}
-    return tuple(sorted(new, key=lambda offer: offer.share.name))
+def _texts(rendering: Rendering, options: Options, last: NodeSpecs | None) -> dict[str, bytes]:
+    """Return the specs by file name; those that ``last`` has are not written out again."""
+    known = last.rendering.by_file(options.file) if last else {}
+    return {
+        file: last.specs[file]
+        if last and known.get(file) == devices
+        else _text(devices, options.format)
+        for file, devices in rendering.by_file(options.file).items()
+    }
+
+
+def _text(devices: Sequence[Device], form: Format) -> bytes:
+    """Return the spec of these devices; raises PermanentError if a runtime would refuse it."""
+    spec = renderer.assemble(devices)
+    for finding in rules.findings(spec):
+        raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")
+    return spectext.encode(spec, form)
 
 
 def _without_collisions(
-    rendering: renderer.Rendering, others: list[registry.Entry]
-) -> tuple[renderer.Rendering, list[str]]:
+    rendering: Rendering, others: list[registry.Entry]
+) -> tuple[Rendering, list[str]]:
     """Return the devices whose names no other spec has, and a line for each spec that has some."""
     owners = {
         device["name"]: entry.path

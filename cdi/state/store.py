@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from cdi.errors import AmdCdiError, PermanentError
 from cdi.files import (
     LOCK_SECONDS,
-    Settle,
-    at_once,
+    Staging,
     lock,
     make_directory,
     names_in,
+    remove_files,
     staging,
     unstaged,
 )
@@ -30,9 +28,6 @@ from cdi.state.ledger import Ledger
 from cdi.state.paths import Paths
 from cdi.state.specs import NodeSpecs
 
-PAST_NS = 4 * 10**9
-"""Further back than any filesystem rounds times off, which is two seconds."""
-
 LOCK_FILE = ".amd-cdi.lock"
 """In the state and the spec directory; runtimes read no file of this name."""
 
@@ -42,33 +37,32 @@ def preview(
 ) -> NodeSpecs:
     """Return what ``update`` would make, without writing anything."""
     before = ledgers.load(paths.state_dir)
-    return _checked(paths, node, before, change(before), Cache(), offering, None)
+    return _checked(paths, node, before, change(before), None, offering)
 
 
 def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     paths: Paths,
     node: Node,
     change: Callable[[Ledger], Ledger],
-    memory: Cache | None = None,
+    cache: Cache | None = None,
     *,
     lock_seconds: float = LOCK_SECONDS,
-    settle: Settle = at_once,
     confirm: Callable[[NodeSpecs], None] | None = None,
     offering: str = "",
 ) -> NodeSpecs:
     """Change the ledger, and make the files of the node what the new ledger says.
 
     All under the lock of the state directory, and all or nothing: the values of shares, the
-    ledger and the spec are written in full before the first of them is put in its place, in this
-    order. A crash between leaves a ledger that the next ``generate`` makes the spec of. A process
-    that stays passes the same memory each time, and may settle renames behind its answer, so
-    that a power failure takes the last renames back. ``confirm`` has the last word, before the
-    first file is in its place: nothing is changed if it raises. Raises TemporaryError when another
-    process has a lock for ``lock_seconds``, and PermanentError, with nothing changed, if the device
-    ``offering`` would be left out, or if the spec would replace one of another kind.
+    ledger and the specs are written in full before the first of them is put in its place, in this
+    order. A crash between leaves a ledger that the next ``generate`` makes the specs of.
+    ``confirm`` has the last word, when all is written: nothing is changed if it raises. A process
+    that stays passes the same cache each time.
+
+    Raises TemporaryError when another process has a lock for ``lock_seconds``, and PermanentError,
+    with nothing changed, if the device ``offering`` would be left out, or if the spec would replace
+    one of another kind.
     """
-    stays = memory is not None
-    memory = memory or Cache()
+    cache = cache or Cache()
     if not paths.state_dir.is_dir():
         # Directories are made for what will succeed.
         preview(paths, node, change, offering=offering)
@@ -78,57 +72,40 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         lock(paths.state_dir, lock_seconds, LOCK_FILE),
         lock(paths.spec_dir, lock_seconds, LOCK_FILE),
     ):
-        untouched = bool(memory.stamps) and memory.stamps == _stamps(paths)
-        listed = memory.listed_at(memory.stamps) if untouched else None
-        if not untouched:
-            memory.written = frozenset()
-            memory.forget()
-        before = ledgers.load(paths.state_dir, memory.ledger, untouched=untouched)
+        before = ledgers.load(paths.state_dir, cache.ledger)
         after = change(before)
-        made = _checked(paths, node, before, after, memory, offering, listed)
-        ledger_path = ledgers.path_in(paths.state_dir)
-        document = ledgers.encode(after, memory.lines)
-        living = frozenset([share.name for share in made.shares])
-        known = memory.living if untouched else None
-        stale = _stale_values(paths.values_dir, known, living)
-        complete = {_share_of(name) for name in stale if not name.startswith(".")}
-        forgotten = complete and complete - {share.name for share in before.shares}
-        agreed = partial(confirm, made) if confirm else None
-        settling = partial(_settle_and_list, settle, memory, paths) if stays else settle
-        with staging(settling, agreed, memory.spares if stays else None) as staged:
-            held = [offer.held for offer in made.fresh if offer.held is not None]
-            for one in held:
-                staged.write(paths.values_dir / f"{one.name}.conf", one.values)
-                staged.write(paths.values_dir / f"{one.name}.args", one.arguments)
+        made = _checked(paths, node, before, after, cache.made, offering)
+        document = ledgers.encode(after)
+        known = cache.files(before)
+        present = names_in(paths.values_dir)
+        regions = usage.bounded(paths.usage_dir)
+        with staging() as staged:
+            _stage(staged, paths.values_dir, made.values, known, present)
             # Before there are new ones: of two with one device, runtimes would use neither.
             staged.remove([paths.spec_dir / name for name in made.stale])
-            if after != before:
-                previous = ledger_path.with_name(f"{ledger_path.name}.previous")
-                staged.keep(ledger_path, previous)
-            staged.write(ledger_path, document)
-            written = [
-                staged.write(paths.spec_dir / name, text) for name, text in made.files.items()
-            ]
-            if usage.bounded(paths.usage_dir):
+            _stage_ledger(staged, paths.state_dir, document, changed=after != before)
+            changed = _stage(staged, paths.spec_dir, made.specs, known, made.listed)
+            if regions:
                 # Of an update that came to nothing, whose share may have been of other GPUs.
-                usage.remove(
-                    paths.usage_dir, [one.name for one in held if _comes(one.name, before, after)]
-                )
-                usage.lay(paths.usage_dir, {one.name: one.gpus for one in held})
-        memory.ledger = (document, after)
-        memory.keep(made.rendering.offers, living)
-        usage.remove(paths.values_dir, stale)
-        if usage.bounded(paths.usage_dir):
-            usage.remove(paths.usage_dir, _stale_regions(paths.usage_dir, known, living))
-        if stays:
-            memory.stamps = _stamp(paths)
+                new = set(after.shares) - set(before.shares)
+                remove_files(regions, [share.name for share in new])
+                usage.lay(regions, {held.name: held.gpus for held in made.rendering.held})
+            if confirm is not None:
+                confirm(made)
+            # From here on files are replaced, of which a failure may leave some as they were.
+            cache.intact = False
+        cache.keep(document, made)
+        living = frozenset([share.name for share in made.shares])
+        swept = _sweep_values(paths.values_dir, present - made.values.keys(), living)
+        if regions:
+            usage.sweep(regions, living)
+    forgotten = swept - {share.name for share in before.shares}
     warnings = [
         f"{name} was made on this node and is not in the ledger, as when an earlier one was "
         "restored: a container that runs with it keeps CUs and memory that others may get now"
         for name in sorted(filter(names.is_made, forgotten))
     ]
-    changed = any(written) or bool(made.stale)
-    return replace(made, changed=changed, warnings=(*made.warnings, *warnings))
+    return replace(made, changed=changed or bool(made.stale), warnings=(*made.warnings, *warnings))
 
 
 def missing(made: NodeSpecs, paths: Paths) -> list[str]:
@@ -176,15 +153,14 @@ def _checked(  # noqa: PLR0913, PLR0917 -- what is changed where, and from what 
     node: Node,
     before: Ledger,
     after: Ledger,
-    memory: Cache,
+    last: NodeSpecs | None,
     offering: str,
-    listed: frozenset[str] | None,
 ) -> NodeSpecs:
     """Return what a change of the ledger comes to; raises PermanentError if it may not be made."""
     _require_ours(paths.spec_dir / after.options.file, before)
     own_files = frozenset({before.options.file, after.options.file})
     _require_ledger(paths, own_files)
-    made = specs.make(node, after, paths, own_files, memory, listed)
+    made = specs.make(node, after, paths, own_files, last)
     _require_offer(made, offering)
     return made
 
@@ -235,87 +211,42 @@ def _require_offer(made: NodeSpecs, name: str) -> None:
         raise PermanentError(f"{renderer.KIND}={name} cannot be offered: {'; '.join(reasons)}")
 
 
-def _stale_values(
-    directory: Path, known: frozenset[str] | None, living: frozenset[str]
-) -> set[str]:
-    """Return the files of values whose shares are gone; ``known`` has those that have some."""
-    if known is not None:
-        return {f"{name}{suffix}" for name in known - living for suffix in (".conf", ".args")}
-    return {
-        name
-        for name in names_in(directory)
+def _stage(
+    staged: Staging,
+    directory: Path,
+    files: Mapping[str, bytes],
+    known: Mapping[str, bytes],
+    present: Collection[str],
+) -> bool:
+    """Stage the files that are not known to be there; say whether one was another before."""
+    doubtful = [name for name in files if name not in present or known.get(name) != files[name]]
+    written = [staged.write(directory / name, files[name]) for name in doubtful]
+    return any(written)
+
+
+def _stage_ledger(staged: Staging, state_dir: Path, document: bytes, *, changed: bool) -> None:
+    """Stage the ledger; if it has changed, the earlier one stays beside it."""
+    path = ledgers.path_in(state_dir)
+    if changed:
+        staged.keep(path, path.with_name(f"{path.name}.previous"))
+    staged.write(path, document)
+
+
+def _sweep_values(directory: Path, unneeded: Iterable[str], living: Collection[str]) -> set[str]:
+    """Remove the files of values of shares that are gone; return what shares these were."""
+    swept = set()
+    for name in unneeded:
+        share = _share_of(unstaged(name))
         # What was not put in its place is of a process that died, as we have the lock.
-        if _is_stale(_share_of(name), living if unstaged(name) == name else frozenset())
-    }
-
-
-def _stale_regions(
-    directory: Path, known: frozenset[str] | None, living: frozenset[str]
-) -> set[str]:
-    """Return the usage regions whose shares are gone; ``known`` has those that have some."""
-    if known is not None:
-        return set(known - living)
-    regions = names_in(directory) - living
-    return {name for name in regions if _is_stale(unstaged(name), living)}
-
-
-def _stamped(paths: Paths) -> list[Path]:
-    """Return what is changed with every change: the ledger, and where the files of shares lie."""
-    places = [ledgers.path_in(paths.state_dir), paths.values_dir, paths.spec_dir]
-    return [*places, paths.usage_dir] if usage.bounded(paths.usage_dir) else places
-
-
-def _stamps(paths: Paths) -> tuple[int, ...]:
-    """Return when these were changed last, in ns; nothing if one is missing."""
-    try:
-        return tuple(path.stat().st_mtime_ns for path in _stamped(paths))
-    except OSError:
-        return ()
-
-
-def _stamp(paths: Paths) -> tuple[int, ...]:
-    """Give these times of change that they have until another process changes them.
-
-    The clock of filesystems may stand for several milliseconds, in which another process changes
-    as much as this one. Seconds that are past come from no clock.
-    """
-    now = time.time_ns()
-    try:
-        for path in _stamped(paths):
-            os.utime(path, ns=(now, now - PAST_NS))
-        return _stamps(paths)
-    except OSError:
-        # Only its owner may: then they are read anew each time.
-        return ()
-
-
-def _settle_and_list(settle: Settle, memory: Cache, paths: Paths, task: Callable[[], None]) -> None:
-    """Settle, and list the spec directory for the next update, if that finds it with these stamps.
-
-    Others write there without our lock. What they did before the stamps is in the list, as it is
-    made after them, and what they do later changes them.
-    """
-
-    def settle_and_list() -> None:
-        task()
-        stamps = memory.stamps
-        memory.listed = (stamps, registry.files_in(paths.spec_dir))
-
-    settle(settle_and_list)
-
-
-def _comes(name: str, before: Ledger, after: Ledger) -> bool:
-    """Whether a share comes into the ledger, or has another number of GPUs than it had."""
-    old, new = before.share(name), after.share(name)
-    return new is not None and (old is None or len(old.slices) != len(new.slices))
-
-
-def _is_stale(name: str, keep: frozenset[str]) -> bool:
-    """Whether a file is of a share that is gone; whatever else lies there is somebody's."""
-    return names.is_share(name) and name not in keep
+        half = unstaged(name) != name
+        if names.is_share(share) and (half or share not in living):
+            remove_files(directory, [name])
+            if not half:
+                swept.add(share)
+    return swept
 
 
 def _share_of(name: str) -> str:
     """Return the share that a file of values may be of, empty for another file."""
-    share, _, suffix = unstaged(name).rpartition(".")
+    share, _, suffix = name.rpartition(".")
     return share if suffix in {"conf", "args"} else ""

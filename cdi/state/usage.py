@@ -7,12 +7,12 @@ cannot fill the host's disk.
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from cdi.files import os_error
+from cdi.files import names_in, os_error, remove_files, unstaged
+from cdi.plan import names
 
 SLOTS = 1024
 """Processes that a region has room for."""
@@ -36,13 +36,7 @@ def bounded(directory: Path) -> Path | None:
     None otherwise: then shares get no usage region, and the library keeps its account in the
     container's own /tmp.
     """
-    try:
-        # What os.path.ismount does for a fraction of its time, which each allocation takes.
-        here, above = directory.lstat(), (directory / "..").stat()
-    except OSError:
-        return None
-    apart = here.st_dev != above.st_dev or here.st_ino == above.st_ino
-    return directory if stat.S_ISDIR(here.st_mode) and apart else None
+    return directory if os.path.ismount(directory) and directory.is_dir() else None
 
 
 def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:
@@ -52,17 +46,15 @@ def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:
     now, so that a full filesystem is an error here and not a SIGBUS in a container. A region gets
     its name when it is complete: a crash leaves none that would be taken for one.
     """
-    for name, gpus in gpus_by_share.items():
+    for name in gpus_by_share.keys() - names_in(directory):
         path = directory / name
-        if os.path.lexists(path):
-            continue
         new = directory / f".{name}.new"
         try:
             with suppress(FileNotFoundError):
                 new.unlink()
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
-                os.posix_fallocate(descriptor, 0, region_bytes(gpus))
+                os.posix_fallocate(descriptor, 0, region_bytes(gpus_by_share[name]))
                 # The container's processes may have any user id.
                 os.fchmod(descriptor, 0o666)
             finally:
@@ -74,8 +66,7 @@ def lay(directory: Path, gpus_by_share: Mapping[str, int]) -> None:
             raise os_error("make the usage region", path, error) from error
 
 
-def remove(directory: Path, names: Iterable[str]) -> None:
-    """Remove files of shares that are gone; a container that has one mounted keeps it."""
-    for name in names:
-        with suppress(OSError):
-            (directory / name).unlink()
+def sweep(directory: Path, living: Collection[str]) -> None:
+    """Remove the regions of shares that are gone; a container that has one mounted keeps it."""
+    stale = names_in(directory).difference(living)
+    remove_files(directory, [name for name in stale if names.is_share(unstaged(name))])

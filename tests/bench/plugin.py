@@ -202,8 +202,8 @@ def _calls(
     times.sort()
     half, loop = times[len(times) // 2], statistics.median(loops)
     return [
-        Figure("Allocate, median", half, "ms", 15),
-        Figure("Allocate, 99 of 100", times[len(times) * 99 // 100], "ms", 40),
+        Figure("Allocate, median", half, "ms", 30),
+        Figure("Allocate, 99 of 100", times[len(times) * 99 // 100], "ms", 80),
         Figure("Allocate, median, by loops of 100,000 steps", half / loop, "x"),
         Figure("a loop of 100,000 steps, median", loop, "ms"),
         Figure("processor time of giving and taking back", 1000 * used / allocates, "ms"),

@@ -117,8 +117,8 @@ def admit(it: Rig, document: Any, gpus: int = 1, given: int = 0) -> str | AmdCdi
 
 def settle(it: Rig) -> None:
     it.server.fault = lambda request: NO_FAULT
-    assert it.retries.settle(20)
-    assert it.chores.settle(20)
+    assert it.retries.wait_until_done(20)
+    assert it.chores.wait_until_done(20)
 
 
 def in_order(it: Rig) -> bool:
@@ -282,7 +282,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         assert "No space left on device" in error.message
         failed = it.server.pod("default", "one")
         assert annotation(failed, "hami.io/bind-phase") == "failed"
-        # It was told of CUs while the disk worked.
+        # It was not told of CUs that it never got.
         assert annotation(failed, "hami.io/amd-cu-allocated") is None
         waits = "hami.io/amd-devices-to-allocate"
         assert annotation(failed, waits) == document["metadata"]["annotations"][waits]
@@ -520,7 +520,7 @@ def test_the_lock_of_a_pod_that_is_being_bound_is_left_alone(tmp_path: Path, sho
         bind(it.server, "one", [Ask(cores=25, memory=1024)])
         again = build(it.root, it.server)
         assert again.reconciler.done.wait(10)
-        assert again.retries.settle(10)
+        assert again.retries.wait_until_done(10)
         assert it.server.annotations(NODE)["hami.io/mutex.lock"].endswith(",one")
         again.watch.stop()
 
@@ -630,7 +630,11 @@ def test_whatever_the_faults_the_books_are_in_order_at_rest(
                 play(it, number, step, given_out)
                 assert not overlaps(it)
             settle(it)
-            await_that(lambda: it.retries.settle(5) and it.chores.settle(5) and in_order(it))
+            await_that(
+                lambda: (
+                    it.retries.wait_until_done(5) and it.chores.wait_until_done(5) and in_order(it)
+                )
+            )
             await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
             assert not overlaps(it)
             assert {name for name, pod in given_out.items() if it.server.pod(*pod)} >= set(
@@ -680,6 +684,6 @@ def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
     else:
         it.watch.stop()
         it.server.break_watches()
-        it.retries.settle(10)
+        it.retries.wait_until_done(10)
         vars(it).update(vars(build(it.root, it.server)))
         assert it.reconciler.done.wait(10)

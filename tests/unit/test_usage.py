@@ -34,7 +34,7 @@ def test_what_a_crash_left_is_neither_taken_for_a_region_nor_kept(tmp_path: Path
     usage.lay(tmp_path, {"share-a": 1})
     assert (tmp_path / "share-a").read_bytes() == bytes(ONE_GPU)
     assert {path.name for path in tmp_path.iterdir()} == {"share-a", ".share-gone.new"}
-    usage.remove(tmp_path, {".share-gone.new", "share-never"})
+    usage.sweep(tmp_path, {"share-a"})
     assert [path.name for path in tmp_path.iterdir()] == ["share-a"]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdi.errors import PermanentError
+from cdi.errors import PermanentError, TemporaryError
 from cdi.files import names_in
 from cdi.node import sample, topology
 from cdi.node.gpu import Node
 from cdi.plan import planner
 from cdi.plan.amount import Amount
-from cdi.plan.options import Options
-from cdi.spec import renderer, spectext
 from cdi.state import ledger, store
 from cdi.state.cache import Cache
 from cdi.state.ledger import Ledger
@@ -72,16 +71,16 @@ def step(node: Node, action: tuple[str, int], before: Ledger) -> Ledger:
         max_size=8,
     )
 )
-def test_the_files_are_the_same_with_and_without_memory(
+def test_the_files_are_the_same_with_and_without_a_cache(
     node: Node, tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:
-    with_memory, without = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("a")
-    memory = Cache()
+    cached, without = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("a")
+    cache = Cache()
     for action in actions:
         change = partial(step, node, action)
-        store.update(paths(with_memory), node, change, memory)
+        store.update(paths(cached), node, change, cache)
         store.update(paths(without), node, change)
-        assert files(with_memory) == files(without)
+        assert files(cached) == files(without)
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -92,71 +91,92 @@ def files(root: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("form", ["yaml", "json"])
-def test_pieces_make_the_same_text(node: Node, form: str) -> None:
-    rendering = renderer.render(node, (), Options(), renderer.HostPaths(Path("/values"), None))
-    text = Cache().text_of(rendering.devices, form)
-    assert text == spectext.encode(renderer.assemble(rendering.devices), form)
-
-
 def test_what_another_process_changed_is_seen(node: Node, tmp_path: Path) -> None:
-    memory = Cache()
+    cache = Cache()
     place = paths(tmp_path)
-    store.update(place, node, partial(step, node, ("add", 0)), memory)
+    store.update(place, node, partial(step, node, ("add", 0)), cache)
     store.update(place, node, partial(step, node, ("add", 1)))
     (tmp_path / "state/shares/share-0.conf").unlink()
-    made = store.update(place, node, partial(step, node, ("add", 2)), memory)
+    made = store.update(place, node, partial(step, node, ("add", 2)), cache)
     assert [share.name for share in made.ledger.shares] == ["share-0", "share-1", "share-2"]
     assert (tmp_path / "state/shares/share-0.conf").exists()
 
 
-def test_memory_does_not_grow_with_shares_that_are_gone(node: Node, tmp_path: Path) -> None:
-    memory = Cache()
+def test_it_does_not_grow_with_shares_that_are_gone(node: Node, tmp_path: Path) -> None:
+    cache = Cache()
     place = paths(tmp_path)
     for number in range(8):
-        store.update(place, node, partial(step, node, ("add", number)), memory)
-        store.update(place, node, partial(step, node, ("remove", 0)), memory)
-    assert not memory.lines
-    assert not memory.offers.shares
-    assert not memory.written
-    assert not memory.offers.beside
+        store.update(place, node, partial(step, node, ("add", number)), cache)
+        store.update(place, node, partial(step, node, ("remove", 0)), cache)
+    assert cache.made is not None
+    assert not cache.made.shares
+    assert not cache.made.rendering.offers
+    assert not cache.made.values
 
 
 def test_nor_with_shares_that_never_came(node: Node, tmp_path: Path) -> None:
     def refuse(_: NodeSpecs) -> None:
         raise RuntimeError
 
-    memory = Cache()
+    cache = Cache()
     place = paths(tmp_path)
-    store.update(place, node, partial(step, node, ("add", 0)), memory)
+    store.update(place, node, partial(step, node, ("add", 0)), cache)
     for number in range(1, 9):
         with pytest.raises(RuntimeError):
-            store.update(place, node, partial(step, node, ("pod", number)), memory, confirm=refuse)
-    assert len(memory.lines) <= 2
-    assert len(memory.offers.shares) <= 2
+            store.update(place, node, partial(step, node, ("pod", number)), cache, confirm=refuse)
+    assert cache.made is not None
+    assert [share.name for share in cache.made.shares] == ["share-0"]
+
+
+def test_a_failure_among_the_renames_is_put_right_by_the_next(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is as it was, and some of what lies beside it is not."""
+    cache, place = Cache(), paths(tmp_path)
+    store.update(place, node, partial(step, node, ("pod", 0)), cache)
+    store.update(place, node, partial(step, node, ("add", 1)), cache)
+    right = files(tmp_path)
+    failing = place.values_dir / "share-1.args"
+    rename = Path.rename
+
+    def fail(source: Path, target: Path) -> Path:
+        if target == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(target))
+        return rename(source, target)
+
+    def change(before: Ledger) -> Ledger:
+        return replace(before, options=replace(before.options, require="dmem"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(TemporaryError):
+            store.update(place, node, change, cache)
+    assert files(tmp_path) != right
+    store.update(place, node, lambda before: before, cache)
+    assert files(tmp_path) == right
 
 
 def test_what_others_write_during_an_update_is_seen_by_the_next(node: Node, tmp_path: Path) -> None:
     """Other vendors' tools know nothing of our lock."""
-    memory = Cache()
+    cache = Cache()
     place = paths(tmp_path)
     theirs = place.spec_dir / "vendor.json"
     device = {"name": "0", "containerEdits": {"env": ["A=1"]}}
     document = {"cdiVersion": "0.6.0", "kind": "amd.com/gpu", "devices": [device]}
-    store.update(place, node, partial(step, node, ("pod", 0)), memory)
+    store.update(place, node, partial(step, node, ("pod", 0)), cache)
     ours = place.spec_dir / "amd.com-gpu_pod-0.main.yaml"
 
     def others(_: NodeSpecs) -> None:
         theirs.write_text(json.dumps(document), encoding="utf-8")
         ours.unlink()
 
-    store.update(place, node, partial(step, node, ("pod", 1)), memory, confirm=others)
-    made = store.update(place, node, partial(step, node, ("pod", 2)), memory)
+    store.update(place, node, partial(step, node, ("pod", 1)), cache, confirm=others)
+    made = store.update(place, node, partial(step, node, ("pod", 2)), cache)
     assert any(str(theirs) in warning for warning in made.warnings)
     assert ours.exists()
     change = partial(step, node, ("pod", 3))
-    store.update(place, node, change, memory, confirm=lambda _: theirs.unlink())
-    assert not store.update(place, node, partial(step, node, ("pod", 4)), memory).warnings
+    store.update(place, node, change, cache, confirm=lambda _: theirs.unlink())
+    assert not store.update(place, node, partial(step, node, ("pod", 4)), cache).warnings
 
 
 def test_a_directory_is_no_spec_that_was_left(node: Node, tmp_path: Path) -> None:
@@ -196,25 +216,17 @@ def test_a_region_of_a_share_that_never_came_is_not_used(node: Node, tmp_path: P
         subprocess.run(["umount", place.usage_dir], check=True)
 
 
-def test_a_name_that_two_devices_have_is_refused(node: Node) -> None:
-    device = renderer.render(node, (), Options(), renderer.HostPaths(Path("/v"), None)).devices[0]
-    memory = Cache()
-    memory.text_of((device,), "yaml")
-    with pytest.raises(PermanentError, match="two devices have it"):
-        memory.text_of((device, device), "yaml")
-
-
 def test_of_a_share_that_was_left_out_nothing_stays(node: Node, tmp_path: Path) -> None:
     place = paths(tmp_path)
     store.update(place, node, partial(step, node, ("add", 0)))
-    memory = Cache()
+    cache = Cache()
     (gone,) = {
         slice_.pci for share in ledger.load(place.state_dir).shares for slice_ in share.slices
     }
     rest = replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.pci != gone))
-    assert store.update(place, rest, lambda before: before, memory).warnings
+    assert store.update(place, rest, lambda before: before, cache).warnings
     assert names_in(place.values_dir) == {"share-0.conf", "share-0.args"}
-    store.update(place, rest, partial(step, node, ("remove", 0)), memory)
+    store.update(place, rest, partial(step, node, ("remove", 0)), cache)
     assert not names_in(place.values_dir)
 
 
@@ -233,54 +245,13 @@ def test_a_clock_that_stands_hides_nothing(node: Node, tmp_path: Path) -> None:
     place = paths(tmp_path / "ram")
     place.sysroot.mkdir()
     subprocess.run(["mount", "-t", "ramfs", "ramfs", place.sysroot], check=True)
-    memory = Cache()
+    cache = Cache()
     try:
         for _ in range(60):
-            store.update(place, node, partial(step, node, ("add", 0)), memory)
+            store.update(place, node, partial(step, node, ("add", 0)), cache)
             store.update(place, node, partial(step, node, ("remove", 0)))
-            store.update(place, node, partial(step, node, ("add", 0)), memory)
+            store.update(place, node, partial(step, node, ("add", 0)), cache)
             assert names_in(place.values_dir) == {"share-0.conf", "share-0.args"}
-            store.update(place, node, partial(step, node, ("remove", 0)), memory)
+            store.update(place, node, partial(step, node, ("remove", 0)), cache)
     finally:
-        memory.spares.close()
         subprocess.run(["umount", place.sysroot], check=True)
-
-
-@pytest.mark.parametrize(
-    "when", ["before the stamp", "and no list yet", "before the list", "after the list"]
-)
-def test_what_others_do_while_it_settles_is_seen(node: Node, tmp_path: Path, when: str) -> None:
-    memory = Cache()
-    place = paths(tmp_path)
-    later: list[Callable[[], None]] = []
-    theirs = place.spec_dir / "theirs.json"
-    device = {"name": "0", "containerEdits": {"env": ["A=b"]}}
-
-    def write(_: object = None) -> None:
-        document = {"cdiVersion": "0.5.0", "kind": "amd.com/gpu", "devices": [device]}
-        theirs.write_text(json.dumps(document))
-
-    def update(confirm: Callable[[NodeSpecs], None] | None = None) -> tuple[str, ...]:
-        change = partial(step, node, ("pod", len(list(place.spec_dir.glob("*_pod-*")))))
-        made = store.update(place, node, change, memory, settle=later.append, confirm=confirm)
-        return made.warnings
-
-    def settle() -> None:
-        while later:
-            later.pop()()
-
-    for _ in range(2):
-        assert not update()
-        settle()
-    assert memory.listed_at(memory.stamps) == names_in(place.spec_dir)
-    update(write if when in {"before the stamp", "and no list yet"} else None)
-    if when == "before the list":
-        write()
-    if when != "and no list yet":
-        settle()
-    if when == "after the list":
-        write()
-    assert "theirs.json already has the amd.com/gpu devices 0" in " ".join(update())
-    settle()
-    theirs.unlink()
-    assert not update()
