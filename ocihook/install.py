@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument(
         "--target",
         type=Path,
-        default=Path("/usr/local/lib/amd-cdi"),
+        default=Path("/opt/amd-cdi/current"),
         metavar="DIR",
         help="Folder of the hook. [%(default)s]",
     )

@@ -121,7 +121,12 @@ Json = Annotated[
     bool, typer.Option("--json", envvar="AMD_CDI_JSON", callback=keep, help="Print JSON.")
 ]
 HookPath = Annotated[
-    str, typer.Option(envvar="AMD_CDI_HOOK_PATH", help="The OCI hook on the host.")
+    str | None,
+    typer.Option(
+        envvar="AMD_CDI_HOOK_PATH",
+        help="The OCI hook on the host, for all shares of this node.",
+        show_default="as it is",
+    ),
 ]
 HookStage = Annotated[
     options.Stage,
@@ -134,14 +139,6 @@ Require = Annotated[
     options.Policy,
     typer.Option(
         envvar="AMD_CDI_REQUIRE", help="Enforcement of memory without which no share starts."
-    ),
-]
-NodeHookPath = Annotated[
-    str | None,
-    typer.Option(
-        envvar="AMD_CDI_HOOK_PATH",
-        help="The OCI hook on the host, of all shares of this node.",
-        show_default="as it is",
     ),
 ]
 NodeHookStage = Annotated[

@@ -18,7 +18,7 @@ from cdi.errors import AmdCdiError
 from cdi.node import topology
 from cdi.plan import options as settings
 from cdi.plan.options import Options
-from cdi.state import store
+from cdi.state import ledger, store
 from cdi.state.paths import Paths
 from cdi.state.specs import NodeSpecs
 from cdi.state.watch import watch
@@ -67,7 +67,7 @@ def generate(
             help="What to do with device names that another spec in the directory has.",
         ),
     ] = "omit",
-    hook_path: HookPath = settings.HOOK_PATH,
+    hook_path: HookPath = None,
     hook_stage: HookStage = "prestart",
     require: Require = "any",
     allow_extra_devices: Annotated[
@@ -79,8 +79,13 @@ def generate(
         ),
     ] = False,
     library_path: Annotated[
-        str, typer.Option(envvar="AMD_CDI_LIBRARY_PATH", help="libamvgpu.so on the host.")
-    ] = settings.LIBRARY_PATH,
+        str | None,
+        typer.Option(
+            envvar="AMD_CDI_LIBRARY_PATH",
+            help="libamvgpu.so on the host.",
+            show_default="as it is",
+        ),
+    ] = None,
     keep_watching: Annotated[
         bool,
         typer.Option(
@@ -98,6 +103,8 @@ def generate(
     own = target == "" or (path is not None and path.parent.resolve() == paths.spec_dir.resolve())
     by_suffix: settings.Format = "json" if path is not None and path.suffix == ".json" else "yaml"
     chosen = form or by_suffix
+    # Where they are is a fact of the node, and `amd-cdi install` says it.
+    kept = ledger.load(paths.state_dir).options
     with arguments.usage():
         options = Options(
             file=path.name if own and path is not None else f"amd.com-gpu.{chosen}",
@@ -106,11 +113,11 @@ def generate(
             or Options().strategies,
             split=split or 0,
             on_conflict=on_conflict,
-            hook_path=hook_path,
+            hook_path=hook_path or kept.hook_path,
             hook_stage=hook_stage,
             require=require,
             allow_extra_devices=allow_extra_devices,
-            library_path=library_path,
+            library_path=library_path or kept.library_path,
         )
     if keep_watching:
         if not own or dry_run:
@@ -129,9 +136,9 @@ def generate(
         return
     node = topology.read_node(paths.sysroot)
     if own and not dry_run:
-        made = store.update(paths, node, lambda ledger: replace(ledger, options=options))
+        made = store.update(paths, node, lambda before: replace(before, options=options))
     else:
-        made = store.preview(paths, node, lambda ledger: replace(ledger, options=options))
+        made = store.preview(paths, node, lambda before: replace(before, options=options))
     if target == "-":
         output.warn(made.warnings)
         output.write(made.text.decode())

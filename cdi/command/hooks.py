@@ -11,10 +11,9 @@ import typer
 from cdi.command import output
 from cdi.command.arguments import DryRun, HookPath, HookStage, Settings, usage
 from cdi.files import make_directory
-from cdi.plan import options as settings
 from cdi.plan.options import Options
 from cdi.spec.hooksd import configuration
-from cdi.state import store
+from cdi.state import ledger, store
 
 
 def hooks_d(
@@ -29,7 +28,7 @@ def hooks_d(
             show_default="/usr/share/containers/oci/hooks.d/amd-cdi.json",
         ),
     ] = "",
-    hook_path: HookPath = settings.HOOK_PATH,
+    hook_path: HookPath = None,
     hook_stage: HookStage = "prestart",
     dry_run: DryRun = False,
 ) -> None:
@@ -38,8 +37,9 @@ def hooks_d(
     Containers without a share are left alone, and those that got it by CDI are checked once.
     """
     given: Settings = ctx.obj
+    known = ledger.load(given.paths.state_dir).options.hook_path
     with usage():
-        options = Options(hook_path=hook_path, hook_stage=hook_stage)
+        options = Options(hook_path=hook_path or known, hook_stage=hook_stage)
     text = json.dumps(configuration(options), indent=2) + "\n"
     # Of the two usual folders this one is read by Podman 4 as well.
     path = Path(target) if target else given.root / "usr/share/containers/oci/hooks.d/amd-cdi.json"

@@ -10,10 +10,10 @@ import typer
 
 from cdi.command import output
 from cdi.command.arguments import DryRun, HookPath, HookStage, Settings, usage
-from cdi.plan import options as settings
 from cdi.plan.options import Options
 from cdi.runtime import change, host
 from cdi.runtime.change import Change
+from cdi.state import ledger
 
 Runtime = Literal["containerd", "docker", "crio", "podman"]
 
@@ -44,7 +44,7 @@ def configure(
     restart: Annotated[
         bool, typer.Option("--restart", help="Restart it by systemd if its configuration changed.")
     ] = False,
-    hook_path: HookPath = settings.HOOK_PATH,
+    hook_path: HookPath = None,
     hook_stage: HookStage = "prestart",
     dry_run: DryRun = False,
 ) -> None:
@@ -61,8 +61,9 @@ def configure(
     place = host.program(kind) if root == Path("/") else None
     version = host.version_of(place) if place else None
     path = config.absolute() if config else host.default_config(kind, root)
+    known = ledger.load(given.paths.state_dir).options.hook_path
     with usage():
-        options = Options(hook_path=hook_path, hook_stage=hook_stage)
+        options = Options(hook_path=hook_path or known, hook_stage=hook_stage)
     found = host.configuration(kind, path, root, version, options)
     spec_dir = str(given.spec_dir[-1] if given.spec_dir else "/etc/cdi")
     changes = found.removal() if unset else found.changes(spec_dir)

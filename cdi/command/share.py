@@ -11,7 +11,7 @@ from cdi import cumask
 from cdi.command import arguments, output
 from cdi.command.arguments import (
     DryRun,
-    NodeHookPath,
+    HookPath,
     NodeHookStage,
     NodeRequire,
     Settings,
@@ -95,7 +95,7 @@ def create(
             help="Book up to this many times the VRAM; above 1, HIP may spill into system memory.",
         ),
     ] = 1.0,
-    hook_path: NodeHookPath = None,
+    hook_path: HookPath = None,
     hook_stage: NodeHookStage = None,
     require: NodeRequire = None,
     dry_run: DryRun = False,
@@ -106,7 +106,7 @@ def create(
     scheduler rounds up before it books. Where the two differ, the answer says what was asked for
     and what was granted. Creating the same share again changes nothing. What holds shares is the
     same for all of a node: --require and the hook, given here, are for those that are there as
-    well, and stay until the next generate.
+    well; --require and --hook-stage stay until the next generate.
     """
     if cores is not None and cus is not None:
         raise typer.BadParameter("give --cores or --cus, not both")

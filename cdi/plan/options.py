@@ -8,8 +8,13 @@ from typing import Literal, get_args
 from cdi.errors import PermanentError
 
 SPEC_FILE = "amd.com-gpu.yaml"
-HOOK_PATH = "/usr/local/lib/amd-cdi/amd-oci-hook"
-LIBRARY_PATH = "/usr/local/lib/amd-cdi/libamvgpu.so"
+PREFIX = "/opt/amd-cdi"
+"""Where ``amd-cdi install`` puts all that is not configuration or state."""
+
+HOOK_FILE = "amd-oci-hook"
+LIBRARY_FILE = "libamvgpu.so"
+HOOK_PATH = f"{PREFIX}/current/{HOOK_FILE}"
+LIBRARY_PATH = f"{PREFIX}/current/{LIBRARY_FILE}"
 
 Format = Literal["yaml", "json"]
 Conflict = Literal["omit", "fail"]

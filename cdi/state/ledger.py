@@ -24,6 +24,7 @@ from cdi.plan.share import Share, Slice
 
 T = TypeVar("T")
 
+FILE = "ledger.json"
 VERSION = 1
 """Of the document; a later one is not read, as it may hold shares this version cannot see."""
 
@@ -82,7 +83,7 @@ class Ledger:
 
 def path_in(state_dir: Path) -> Path:
     """Return where the ledger of a state directory lies."""
-    return state_dir / "ledger.json"
+    return state_dir / FILE
 
 
 def load(state_dir: Path, known: tuple[bytes, Ledger] | None = None) -> Ledger:

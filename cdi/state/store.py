@@ -108,6 +108,17 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
     return replace(made, changed=changed or bool(made.stale), warnings=(*made.warnings, *warnings))
 
 
+def note(paths: Paths, change: Callable[[Ledger], Ledger]) -> None:
+    """Change the ledger alone, where there is no node yet to make specs of: the next update does.
+
+    For what is no share: options that the specs are made with.
+    """
+    make_directory(paths.state_dir)
+    with lock(paths.state_dir, name=LOCK_FILE), staging() as staged:
+        after = change(ledgers.load(paths.state_dir))
+        staged.write(ledgers.path_in(paths.state_dir), ledgers.encode(after))
+
+
 def missing(made: NodeSpecs, paths: Paths) -> list[str]:
     """Say what containers of shares need and the host has not."""
     if not made.rendering.held:

@@ -300,7 +300,7 @@ def test_a_state_directory_below_the_sysroot_is_as_the_host_sees_it(own: MakeHos
     document = load(host.sysroot / "etc/cdi/amd.com-gpu.yaml")
     mounts = devices(document)["0-1of2"]["mounts"]
     assert [mount["hostPath"] for mount in mounts] == [
-        "/usr/local/lib/amd-cdi/libamvgpu.so",
+        "/opt/amd-cdi/current/libamvgpu.so",
         "/var/lib/amd-cdi/shares/0-1of2.conf",
     ]
     assert (host.sysroot / "var/lib/amd-cdi/shares/0-1of2.conf").read_text() == (
@@ -315,9 +315,9 @@ def test_a_state_directory_below_the_sysroot_is_as_the_host_sees_it(own: MakeHos
 def test_what_is_missing_on_the_host_is_told(own: MakeHost) -> None:
     host = own("rx7900xtx")
     result = host.generate("--split", "2").done()
-    assert "the hook is not at /usr/local/lib/amd-cdi/amd-oci-hook" in result.err
-    assert "the library is not at /usr/local/lib/amd-cdi/libamvgpu.so" in result.err
-    folder = host.sysroot / "usr/local/lib/amd-cdi"
+    assert "the hook is not at /opt/amd-cdi/current/amd-oci-hook" in result.err
+    assert "the library is not at /opt/amd-cdi/current/libamvgpu.so" in result.err
+    folder = host.sysroot / "opt/amd-cdi/current"
     folder.mkdir(parents=True)
     for name in ("amd-oci-hook", "libamvgpu.so"):
         (folder / name).touch()

@@ -1,5 +1,6 @@
 """A sandbox for each runtime, with the runtime ready in it, kept for all tests that use it."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import need
+from tests import hook_program, need
 from tests.integration import record, roots
 from tests.integration.image import Image
 from tests.integration.machine import Machine
@@ -65,9 +66,11 @@ def machine(
 
 @pytest.fixture(scope="session")
 def library(scratch: Path) -> Path:
-    for tool in ("make", "cc"):
-        need.program(tool)
-    return build_library(scratch / "library")
+    """The library, with the hook's program beside it, as a wheel brings them."""
+    folder = scratch / "native"
+    folder.mkdir()
+    shutil.copy(hook_program.build(scratch / "hook"), folder)
+    return Path(shutil.copy(build_library(scratch / "library"), folder))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.integration.sandbox import Sandbox
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-INSTALLED = "/usr/local/lib/amd-cdi"
+INSTALLED = "/opt/amd-cdi/current"
 HOOK = f"{INSTALLED}/amd-oci-hook"
 USAGE = "/run/amd-cdi/usage"
 LOG = "/var/log/amd-cdi/hook.log"
@@ -33,11 +33,8 @@ def configure(sandbox: Sandbox, runtime: str, config: Path, *options: str, path:
 
 
 def install(sandbox: Sandbox, library: Path) -> None:
-    """Install the hook, the library, and the filesystem of the usage regions."""
-    command = [sys.executable, "-m", "ocihook.install", f"--target={INSTALLED}"]
-    sandbox.must(command, environment=_PLACES)
-    sandbox.must(["cp", library, f"{INSTALLED}/libamvgpu.so"])
-    mount_usage(sandbox)
+    """Install the library, the hook beside it, and all that they need around them."""
+    amd_cdi(sandbox, "install", f"--from={library.parent}")
 
 
 def mount_usage(sandbox: Sandbox) -> None:

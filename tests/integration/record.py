@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.integration.machine import Machine
-from tests.integration.product import HOOK, INSTALLED, amd_cdi
+from tests.integration.product import HOOK, amd_cdi
 
 # Of the name by which a hook without arguments finds that a share has its own.
-RECORDER = f"{INSTALLED}/recorder/amd-oci-hook"
+RECORDER = "/opt/recorder/amd-oci-hook"
 
 _SCRIPT = f"""#!/usr/bin/python3 -IS
 import json, shutil, subprocess, sys

@@ -1,8 +1,8 @@
 """A machine of the test's own: private mounts, processes and /dev on the kernel of the host.
 
-What is written to /etc, /run, /usr/local, /usr/share, /var/lib and /var/log lands in memory and
-goes with the sandbox, processes left behind are ended with it, and nothing of the host's own CDI
-shows.
+What is written to /etc, /opt, /run, /usr/local, /usr/share, /var/lib and /var/log lands in memory
+and goes with the sandbox, processes left behind are ended with it, and nothing of the host's own
+CDI shows.
 """
 
 import os
@@ -35,7 +35,7 @@ _PRIVATE = """
 set -eu
 base=$1; shift
 mount -t tmpfs -o mode=755 private "$base"
-for path in etc usr/local usr/share var/lib; do
+for path in etc opt usr/local usr/share var/lib; do
     mkdir -p "$base/$path/over" "$base/$path/work"
     mount -t overlay -o "lowerdir=/$path,upperdir=$base/$path/over,workdir=$base/$path/work" \
         overlay "/$path"
@@ -54,7 +54,7 @@ while [ $# -gt 0 ]; do
     shift 3
 done
 mount --rbind "$dev" /dev
-for path in /etc/cdi /run /usr/local/lib/amd-cdi /var/lib/amd-cdi /var/log; do
+for path in /etc/cdi /run /opt/amd-cdi /var/lib/amd-cdi /var/log; do
     mkdir -p "$path"
     mount -t tmpfs -o mode=755 empty "$path"
 done

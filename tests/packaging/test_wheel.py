@@ -120,3 +120,10 @@ def test_what_installs_tools_gives_a_working_command(install, built: Built, tmp_
     done = subprocess.run([hook, "run"], input="", env={}, capture_output=True, check=False)
     assert done.returncode == 1
     assert b"refused: expected JSON in the OCI state" in done.stderr
+    root = tmp_path / "root"
+    root.mkdir()
+    must([command, "install", f"--sysroot={root}"])
+    laid = {
+        path.name: path.stat().st_mode & 0o777 for path in (root / "opt/amd-cdi/current").iterdir()
+    }
+    assert laid == {"amd-oci-hook": 0o755, "libamvgpu.so": 0o755}

@@ -313,7 +313,7 @@ def test_found_share_is_checked(scene: Scene, hook: list[str]) -> None:
 
 
 def test_share_with_its_own_hook_is_left_to_it(scene: Scene, hook: list[str]) -> None:
-    entry = {"path": "/usr/local/lib/amd-cdi/amd-oci-hook", "args": ["amd-oci-hook", "run"]}
+    entry = {"path": "/opt/amd-cdi/current/amd-oci-hook", "args": ["amd-oci-hook", "run"]}
     scene.config["hooks"] = {"prestart": [entry]}
     assert "the share's arguments in " in refused(detect(scene.lay(), hook))
     entry["args"] += ["--share", "share-a"]

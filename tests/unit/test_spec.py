@@ -96,13 +96,13 @@ def test_a_share_is_held_by_environment_mounts_and_hook() -> None:
         (mount["hostPath"], mount["containerPath"], mount["options"][0])
         for mount in edits["mounts"]
     ] == [
-        ("/usr/local/lib/amd-cdi/libamvgpu.so", "/usr/local/vgpu/libamvgpu.so", "ro"),
+        ("/opt/amd-cdi/current/libamvgpu.so", "/usr/local/vgpu/libamvgpu.so", "ro"),
         ("/var/lib/amd-cdi/shares/share-a.conf", "/usr/local/vgpu/share.conf", "ro"),
         ("/run/amd-cdi/usage/share-a", "/usr/local/vgpu/usage", "rw"),
     ]
     (hook,) = edits["hooks"]
     assert hook["hookName"] == "prestart"
-    assert hook["path"] == "/usr/local/lib/amd-cdi/amd-oci-hook"
+    assert hook["path"] == "/opt/amd-cdi/current/amd-oci-hook"
     assert hook["timeout"] > 0
     assert hook["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
     assert hook["args"] == [
@@ -113,7 +113,7 @@ def test_a_share_is_held_by_environment_mounts_and_hook() -> None:
         "--require",
         "any",
         "--library",
-        "/usr/local/lib/amd-cdi/libamvgpu.so",
+        "/opt/amd-cdi/current/libamvgpu.so",
         "--values",
         "/var/lib/amd-cdi/shares/share-a.conf",
         "--gpu",
@@ -233,7 +233,7 @@ def test_a_hook_without_a_share_finds_the_arguments_line_by_line() -> None:
         "any",
         "--allow-extra-devices",
         "--library",
-        "/usr/local/lib/amd-cdi/libamvgpu.so",
+        "/opt/amd-cdi/current/libamvgpu.so",
         "--values",
         "/var/lib/amd-cdi/shares/share-a.conf",
         "--gpu",
