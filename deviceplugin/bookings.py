@@ -77,7 +77,8 @@ def held_cus(pod_uid: str, shares: Iterable[Share], units: Iterable[Unit]) -> st
             for slice_ in share.slices:
                 place = slice_.place
                 held[place] = held.get(place, 0) | slice_.cus
-    told = {unit.id: held[unit.place] for unit in units if unit.place in held}
+    # Nothing is told of one that is had whole because its CUs are not known.
+    told = {unit.id: held[unit.place] for unit in units if held.get(unit.place)}
     return json.dumps(
         {unit_id: cumask.format_cus(cus) for unit_id, cus in sorted(told.items())},
         separators=(",", ":"),
@@ -150,22 +151,29 @@ def _slice(booking: Booking, unit: Unit, pool: Mapping[str, int], others: Iterab
     for share in others:
         for slice_ in share.slices:
             if slice_.place == unit.place:
-                taken |= slice_.cus
+                taken |= slice_.claim
+    if not unit.bookable:
+        raise PermanentError(
+            f"HAMi booked a part of GPU {booking.id!r}, and it is not known any more how many CUs "
+            "and how much memory it has",
+            "see: amd-cdi topology",
+        )
+    atom = partition.atom or partition.cus
     everything = cumask.span(0, partition.cus)
     told = pool.get(unit.id, pool.get(booking.id, 0))
     if is_whole(booking, unit):
         told = free = everything & ~taken
         size = partition.cus
     else:
-        free = cumask.whole_atoms(told & everything & ~taken, partition.cus, partition.atom)
-        size = max(partition.atom, booking.cus // partition.atom * partition.atom)
+        free = cumask.whole_atoms(told & everything & ~taken, partition.cus, atom)
+        size = max(atom, booking.cus // atom * atom)
     if free.bit_count() < size:
         raise PermanentError(
             f"{size} CUs of GPU {booking.id!r} were expected to be this pod's, and of those that "
             f"are told ({cumask.format_cus(told) or 'none'}) {free.bit_count()} are no other's",
             "delete the pod, so that it is scheduled anew",
         )
-    memory = want(booking, unit).memory.of(partition.vram_bytes)
+    memory = want(booking, unit).memory.of(partition.memory_bytes)
     cus = planner.choose(free, size) if size < partition.cus else free
     return Slice(gpu.pci, partition.index, gpu.compute_mode, gpu.unique_id, cus, memory)
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cdi.node.gpu import Gpu, Node, Partition
+from cdi.node.modes import UNKNOWN
 from cdi.plan.amount import MIB
+from cdi.plan.planner import divisible
 
 Naming = Literal["single", "mixed"]
 
@@ -69,9 +71,19 @@ class Unit:
         return tuple(f"{self.gpu.pci}{part}#{number}" for number in range(self.shares))
 
     @property
+    def bookable(self) -> bool:
+        """Whether HAMi's scheduler can book of it: it counts CUs and memory, so both are known."""
+        return bool(self.partition.cus and self.memory_mib)
+
+    @property
+    def atom(self) -> int:
+        """CUs that can only be booked together: all of them, where the GPU's atom is not known."""
+        return self.partition.atom or self.partition.cus
+
+    @property
     def memory_mib(self) -> int:
-        """MiB of memory that can be booked, above the VRAM where memory is scaled."""
-        return int(self.partition.vram_bytes // MIB * self.memory_scale)
+        """MiB of memory that can be booked, more than there is where memory is scaled."""
+        return int(self.partition.memory_bytes // MIB * self.memory_scale)
 
     def resource(self, naming: Naming) -> str:
         """Return the resource it is counted under.
@@ -80,16 +92,23 @@ class Unit:
         plugin does.
         """
         modes = "_".join(mode for mode in (self.gpu.compute_mode, self.gpu.memory_mode) if mode)
-        return f"amd.com/{modes}" if naming == "mixed" and self.gpu.partitioned else RESOURCE
+        named = naming == "mixed" and self.gpu.partitioned and self.gpu.compute_mode != UNKNOWN
+        return f"amd.com/{modes}" if named else RESOURCE
 
 
 def units(node: Node, split_count: int | None, memory_scale: float = 1.0) -> tuple[Unit, ...]:
     """Return the units of a node, in the order of PCI addresses and partitions.
 
     Without a split count a GPU is shared by 10 pods, one of gfx12 by 2, and a partition by none.
+    One that cannot be divided, as it is not known what a part of it comes to, is had whole.
     """
     return tuple(
-        Unit(gpu, partition, split_count or _default_shares(gpu, partition), memory_scale)
+        Unit(
+            gpu,
+            partition,
+            (split_count or _default_shares(gpu, partition)) if divisible(partition) else 1,
+            memory_scale,
+        )
         for gpu in node.gpus
         for partition in gpu.partitions
     )

@@ -19,9 +19,14 @@ SEPARATORS = str.maketrans(",:;", "   ")
 
 
 def encode(units: Iterable[Unit], unhealthy: Collection[tuple[str, int]]) -> str:
-    """Return the annotation of a node; ``unhealthy`` are places of units."""
+    """Return the annotation of a node; ``unhealthy`` are places of units.
+
+    What cannot be booked is left out: the scheduler takes no memory for as much as is asked for,
+    and its pods would never start. Kubelet knows of it, for pods that HAMi does not schedule.
+    """
+    bookable = [unit for unit in units if unit.bookable]
     return json.dumps(
-        [entry(unit, healthy=unit.place not in unhealthy) for unit in units],
+        [entry(unit, healthy=unit.place not in unhealthy) for unit in bookable],
         separators=(",", ":"),
         ensure_ascii=False,
     )
@@ -46,7 +51,7 @@ def entry(unit: Unit, *, healthy: bool) -> dict[str, Any]:
                 {
                     "pciBDF": gpu.pci,
                     # The scheduler rounds CUs up to multiples of this, whatever it stands for.
-                    "cuPerWGP": partition.atom if partition.atom > 1 else 0,
+                    "cuPerWGP": unit.atom if unit.atom > 1 else 0,
                     "computeQueues": partition.queues,
                     "xgmiPeers": list(gpu.xgmi_peers),
                     "partitionProfiles": list(gpu.compute_modes),

@@ -87,7 +87,7 @@ Sample = Annotated[
         envvar="AMD_CDI_SAMPLE",
         callback=keep,
         help="Use a bundled sample node instead of this machine: "
-        "mi300x, mi300x-cpx, mi210, rx7900xtx or mixed.",
+        "mi300x, mi300x-cpx, mi300a, mi210, rx7900xtx, strix-halo or mixed.",
     ),
 ]
 SpecDir = Annotated[

@@ -14,7 +14,7 @@ from cdi.command.arguments import Settings
 from cdi.errors import PermanentError
 from cdi.node import topology
 from cdi.node.gpu import Gpu, Node, Partition
-from cdi.plan.amount import format_bytes
+from cdi.plan.amount import format_memory
 from cdi.plan.names import label
 from cdi.spec import difference, registry, renderer, spectext, verdict
 from cdi.spec.edits import ContainerEdits
@@ -155,7 +155,7 @@ def show_topology(
     given: Settings = ctx.obj
     paths = given.paths
     node = topology.read_node(paths.sysroot)
-    output.warn(node.warnings)
+    output.warn([*node.warnings, *map(str, node.unusable)])
     shares = offered(node, ledger.load(paths.state_dir))
     pictures = [
         picture.draw(gpu, partition, shares) for gpu in node.gpus for partition in gpu.partitions
@@ -166,7 +166,7 @@ def show_topology(
         output.document(_document(node))
         return
     output.table(
-        ("GPU", "PCI", "NAME", "GFX", "CUS", "ATOM", "VRAM", "NUMA", "MODE", "NODES", "UUID"),
+        ("GPU", "PCI", "NAME", "GFX", "CUS", "ATOM", "MEMORY", "NUMA", "MODE", "NODES", "UUID"),
         [_row(gpu, partition) for gpu in node.gpus for partition in gpu.partitions],
     )
     colour = sys.stdout.isatty()
@@ -179,10 +179,10 @@ def _row(gpu: Gpu, partition: Partition) -> tuple[str, ...]:
         label(gpu, partition),
         gpu.pci,
         gpu.product,
-        partition.gfx,
-        str(partition.cus),
-        str(partition.atom),
-        format_bytes(partition.vram_bytes),
+        partition.gfx or "unknown",
+        str(partition.cus or "unknown"),
+        str(partition.atom or "unknown"),
+        format_memory(partition),
         "-" if gpu.numa_node is None else str(gpu.numa_node),
         "/".join(mode for mode in (gpu.compute_mode, gpu.memory_mode) if mode) or "-",
         f"{card}renderD{partition.render_minor}",
@@ -197,6 +197,7 @@ def _document(node: Node) -> dict[str, Any]:
                 **asdict(gpu),
                 "uuid": gpu.uuid,
                 "rocr_id": gpu.rocr_id,
+                "memory_bytes": gpu.memory_bytes,
                 "partitions": [
                     {
                         **asdict(partition),
@@ -209,6 +210,7 @@ def _document(node: Node) -> dict[str, Any]:
             }
             for gpu in node.gpus
         ],
+        "unusable": [asdict(one) for one in node.unusable],
         "warnings": list(node.warnings),
     }
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from cdi import cumask
 from cdi.node.gpu import Gpu, Partition
-from cdi.plan.amount import format_bytes
+from cdi.plan.amount import format_bytes, format_memory
 from cdi.plan.names import label
+from cdi.plan.planner import divisible
 from cdi.plan.share import Share
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -37,6 +38,8 @@ class Tenant:
     name: str
     cus: int
     memory: int
+    extent: str
+    """What it has, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,10 @@ class Picture:
     def title(self) -> str:
         """What the partition is, in a line."""
         part = self.partition
-        vram = format_bytes(part.vram_bytes) if part.vram_bytes else "no VRAM of its own"
         return (
-            f"GPU {label(self.gpu, part)}  {self.gpu.product}  {part.gfx}  {part.cus} CUs in atoms "
-            f"of {part.atom}  {vram}"
+            f"GPU {label(self.gpu, part)}  {self.gpu.product}  {part.gfx or 'unknown'}  "
+            f"{part.cus or 'unknown'} CUs in atoms of {part.atom or 'unknown'}  "
+            f"{format_memory(part)}"
         )
 
     @property
@@ -85,7 +88,7 @@ def draw(gpu: Gpu, partition: Partition, shares: Iterable[Share]) -> Picture:
         gpu,
         partition,
         tuple(
-            Tenant(share.name, slice_.cus, slice_.memory)
+            Tenant(share.name, slice_.cus, slice_.memory, slice_.extent)
             for share in shares
             for slice_ in share.slices
             if slice_.place == (gpu.pci, partition.index)
@@ -106,15 +109,10 @@ def to_text(picture: Picture, colour: bool) -> str:
         drawn = "".join(FREE if owner is None else cells[owner] for owner in owners)
         lines.append(f"  {picture.row_name(number)} {drawn}")
     lines += [
-        f"  {cell} {tenant.name}: {_extent(tenant)}"
+        f"  {cell} {tenant.name}: {tenant.extent}"
         for cell, tenant in zip(cells, picture.tenants, strict=True)
     ]
-    free = cumask.span(0, picture.partition.cus)
-    for tenant in picture.tenants:
-        free &= ~tenant.cus
-    memory = picture.partition.vram_bytes - sum(tenant.memory for tenant in picture.tenants)
-    rest = Tenant("free", free, max(0, memory))
-    return "\n".join([*lines, f"  {FREE} free: {_extent(rest)}"]) + "\n"
+    return "\n".join([*lines, f"  {FREE} free: {_free(picture)}"]) + "\n"
 
 
 def to_svg(pictures: Sequence[Picture]) -> str:
@@ -134,7 +132,7 @@ def to_svg(pictures: Sequence[Picture]) -> str:
         for index, tenant in enumerate(picture.tenants):
             top += 6
             parts.append(_svg_cell(60, top, index, tenant.name))
-            parts.append(_svg_text(76, top + 9, f"{tenant.name}: {_extent(tenant)}"))
+            parts.append(_svg_text(76, top + 9, f"{tenant.name}: {tenant.extent}"))
             top += CELL
         top += 20
         width = max(width, 20 + 7 * len(picture.title))
@@ -149,11 +147,17 @@ def _letter(index: int) -> str:
     return LETTERS[index % len(LETTERS)]
 
 
-def _extent(tenant: Tenant) -> str:
-    cus = (
-        f"{tenant.cus.bit_count()} CUs ({cumask.format_cus(tenant.cus)})" if tenant.cus else "no CU"
-    )
-    return f"{cus}, {format_bytes(tenant.memory)}"
+def _free(picture: Picture) -> str:
+    """Say what no tenant has."""
+    part, tenants = picture.partition, picture.tenants
+    if not divisible(part):
+        return "nothing, as it can only be had whole" if tenants else "all, to be had whole"
+    free = cumask.span(0, part.cus)
+    for tenant in tenants:
+        free &= ~tenant.cus
+    cus = f"{free.bit_count()} CUs ({cumask.format_cus(free)})" if free else "no CU"
+    memory = max(0, part.memory_bytes - sum(tenant.memory for tenant in tenants))
+    return f"{cus}, {format_bytes(memory)}"
 
 
 def _svg_text(x: int, y: int, text: str, weight: str = "normal") -> str:

@@ -172,8 +172,10 @@ def list_shares(ctx: typer.Context) -> None:
             (
                 f"{renderer.KIND}={share.name}",
                 _place(slice_.pci, slice_.partition, slice_.mode),
-                f"{slice_.cus.bit_count()} ({cumask.format_cus(slice_.cus)})",
-                format_bytes(slice_.memory),
+                f"{slice_.cus.bit_count()} ({cumask.format_cus(slice_.cus)})"
+                if slice_.cus
+                else "all",
+                format_bytes(slice_.memory) if slice_.memory else "all",
             )
             for share in shares
             for slice_ in share.slices
@@ -217,8 +219,7 @@ def _fields(share: Share) -> dict[str, Any]:
 
 def _slices(share: Share) -> list[str]:
     return [
-        f"GPU {_place(slice_.pci, slice_.partition, slice_.mode)}: {slice_.cus.bit_count()} CUs "
-        f"({cumask.format_cus(slice_.cus)}), {format_bytes(slice_.memory)}"
+        f"GPU {_place(slice_.pci, slice_.partition, slice_.mode)}: {slice_.extent}"
         for slice_ in share.slices
     ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdi import cumask
+from cdi.node import memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +25,33 @@ class Partition:
     card_minor: int | None
     """Minor of ``/dev/dri/card<N>``; None where the partition has no card node of its own."""
     gfx_target_version: int
-    """KFD's number: major x 10000 + minor x 100 + stepping."""
+    """KFD's number: major x 10000 + minor x 100 + stepping; 0 if it is not known."""
     cus: int
-    """Active compute units."""
+    """Active compute units; 0 if they are not known."""
     xccs: int
-    """Accelerator complex dies behind this partition, at least 1."""
+    """Accelerator complex dies behind this partition; 0 if they are not known."""
     queues: int
     """User compute queues (KFD ``num_cp_queues``), 0 if not told."""
-    vram_bytes: int
-    """VRAM that the partition may use; 0 on an APU without VRAM of its own."""
+    memory_bytes: int
+    """Memory that HIP is offered here; 0 if it is not known."""
+    memory_kind: memory.Kind
+    """What it is: VRAM, or memory that the GPU shares with the CPUs, as most APUs have it."""
 
     @property
     def gfx(self) -> str:
-        """Name of the instruction set, such as ``gfx942``; the stepping is a hexadecimal digit."""
+        """Name of the instruction set, such as ``gfx942``; empty if it is not known."""
+        if not self.gfx_target_version:
+            return ""
+        # The stepping is a hexadecimal digit.
         major, rest = divmod(self.gfx_target_version, 10000)
         minor, stepping = divmod(rest, 100)
         return f"gfx{major}{minor:x}{stepping:x}"
 
     @property
     def atom(self) -> int:
-        """CUs that can only be granted together."""
-        return cumask.atom_size(self.gfx_target_version, self.xccs)
+        """CUs that can only be granted together; 0 if what decides it is not known."""
+        version = self.gfx_target_version
+        return cumask.atom_size(version, self.xccs) if version and self.xccs else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class Gpu:
     pci: str
     """PCI address, ``dddd:bb:dd.f`` in lower case."""
     device_id: int
+    """PCI device id, 0 if it is not known."""
     revision: int
     product: str
     """Market name."""
@@ -67,26 +75,33 @@ class Gpu:
     xgmi_peers: tuple[str, ...]
     """PCI addresses of the GPUs that XGMI links reach, ascending."""
     compute_mode: str
-    """Current compute partition mode in lower case (``spx``, ``cpx``); empty if there are none."""
+    """Current compute partition mode in lower case (``spx``, ``cpx``).
+
+    Empty if there are none, and ``unknown`` if there are and this one cannot be read.
+    """
     compute_modes: tuple[str, ...]
     """Compute partition modes the GPU offers."""
     memory_mode: str
     """Current memory partition mode in lower case (``nps1``, …); empty if there are none."""
     memory_modes: tuple[str, ...]
     """Memory partition modes the GPU offers."""
-    vram_bytes: int
-    """VRAM of the whole GPU."""
     partitions: tuple[Partition, ...]
     """At least one, ascending by index."""
 
     @property
+    def memory_bytes(self) -> int:
+        """Memory that HIP is offered on all partitions; 0 if that of one is not known."""
+        sizes = [partition.memory_bytes for partition in self.partitions]
+        return sum(sizes) if all(sizes) else 0
+
+    @property
     def uuid(self) -> str:
-        """The UUID that AMD SMI prints, empty for a GPU without a unique id.
+        """The UUID that AMD SMI prints, empty for a GPU whose unique or device id is not known.
 
         Built from the serial and the PCI device id as AMD SMI does.
         """
         serial = self.unique_id
-        if not serial:
+        if not serial or not self.device_id:
             return ""
         return (
             f"{serial >> 56:02x}ff{self.device_id:04x}-0000-1000-80{serial >> 48 & 0xFF:02x}"
@@ -110,9 +125,23 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Unusable:
+    """An AMD GPU of the machine that no container can have."""
+
+    pci: str
+    reason: str
+    """What was found, what it means and what to do, in a line that begins with its name."""
+
+    def __str__(self) -> str:
+        return f"GPU {self.pci}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """The AMD GPUs of a machine, ascending by PCI address, and what could not be read."""
 
     gpus: tuple[Gpu, ...]
     warnings: tuple[str, ...] = ()
-    """One line for each file or device that was left out, naming it and what to do."""
+    """One line for each file or device that costs something, naming it and what is lost."""
+    unusable: tuple[Unusable, ...] = ()
+    """GPUs that are held by another than amdgpu, or that have no render node."""

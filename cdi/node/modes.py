@@ -8,15 +8,32 @@ FIXED_MODES = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 """Partitions by compute mode; in CPX there is one for each XCC."""
 
 
-def current(path: str) -> str:
+UNKNOWN = "unknown"
+"""What a mode is called that is there and cannot be read."""
+
+
+def current(path: str, warnings: list[str]) -> str:
     """Return the compute partition mode in lower case; empty where there is none."""
-    text = sysfs.read(path)
+    try:
+        text = sysfs.read(path)
+    except sysfs.FileError as error:
+        warnings.append(f"the compute partition mode is not known: {error}")
+        return UNKNOWN
     if text is None or text == "UNKNOWN\n":
         return ""
-    text = text.strip()
-    if not (text.isascii() and text.isalnum() and len(text) <= 16):
-        raise sysfs.FileError(f"expected a partition mode in {path}, found {sysfs.shown(text)}")
-    return text.lower()
+    mode = text.strip()
+    if mode.isascii() and mode.isalnum() and len(mode) <= 16:
+        return mode.lower()
+    warnings.append(f"expected a compute partition mode in {path}, found {sysfs.shown(mode)}")
+    return UNKNOWN
+
+
+def parts(mode: str, seen: int) -> int | None:
+    """Return how many partitions a GPU has of which so many were seen; None if that is not told."""
+    if mode == "cpx":
+        # XCCs come in pairs, one pair a die: an odd number tells that a node is missing.
+        return seen + seen % 2
+    return FIXED_MODES.get(mode, 1 if mode == "" and seen == 1 else None)
 
 
 def offered(path: str, warnings: list[str]) -> tuple[str, ...]:

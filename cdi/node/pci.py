@@ -23,7 +23,7 @@ class Device:
     card: int | None
     render: int | None
     unique_id: int | None
-    """None where the kernel has no such file."""
+    """None where the kernel has no such file, or it cannot be read."""
 
 
 def devices(sys: str, warnings: list[str]) -> Iterator[Device]:
@@ -54,11 +54,15 @@ def devices(sys: str, warnings: list[str]) -> Iterator[Device]:
         path = f"{folder}/{name}"
         try:
             card, render = drm.minors(f"{path}/drm")
-            unique_id = sysfs.read_number(f"{path}/unique_id", 16, 1 << 64)
         except sysfs.FileError as error:
             warnings.append(f"GPU {name} is left out: {error}")
-        else:
-            yield Device(name.lower(), place, path, card, render, unique_id)
+            continue
+        try:
+            unique_id = sysfs.read_number(f"{path}/unique_id", 16, 1 << 64)
+        except sysfs.FileError as error:
+            warnings.append(f"the unique id of GPU {name} is taken from KFD: {error}")
+            unique_id = None
+        yield Device(name.lower(), place, path, card, render, unique_id)
 
 
 def place_of(name: str) -> tuple[int, int, int, int] | None:

@@ -36,7 +36,7 @@ class Names:
             or self._listed.get(key)
             or self._own.get(key)
             or self._own.get((key[0], "*"))
-            or f"AMD GPU {device_id:04x}"
+            or (f"AMD GPU {device_id:04x}" if device_id else "AMD GPU")
         )
 
     @cached_property

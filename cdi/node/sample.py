@@ -39,6 +39,7 @@ class _Part:
 
     device: str
     revision: str
+    pci_class: str
     product: str
     version: int
     cus: int
@@ -47,9 +48,28 @@ class _Part:
     arrays: int
     queues: int
     vram: int
+    shared: bool = False
+    """Whether HIP gets memory of the CPUs instead of the VRAM."""
     xcps: int = 0
     modes: tuple[str, ...] = ()
     memory_modes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """The CPUs of a machine and their memory, in bytes."""
+
+    nodes: int
+    cores: int = 96
+    """Of each node."""
+    ram: int = 1 << 40
+    """Of each node."""
+    gtt: int = 0
+    """How much all GPUs together may have of it; half of all, as the kernel has it, if 0."""
+
+    @property
+    def gtt_total(self) -> int:
+        return self.gtt or self.nodes * self.ram // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +169,21 @@ def _describe(name: str) -> tuple[dict[str, _Part], dict[str, Any]]:
 
 def _layout(parts: dict[str, _Part], node: dict[str, Any]) -> _Tree:
     tree = _Tree()
-    gpus = _gpus(parts, node["gpus"], node["cpus"])
+    sizes = {name: node[name] for name in ("cores", "ram", "gtt") if name in node}
+    host = _Host(node["cpus"], **sizes)
+    gpus = _gpus(parts, node["gpus"], host.nodes)
     tree.add("sys/module/amdgpu", initstate="live")
     tree.link("sys/module/amdgpu/drivers/pci:amdgpu", AMDGPU)
     tree.link(f"{AMDGPU}/module", "sys/module/amdgpu")
     tree.link("sys/class/kfd/kfd", KFD)
     tree.files["dev/kfd"] = ""
     tree.add(f"{KFD}/topology", generation_id=len(gpus) + 1)
-    for cpu in range(node["cpus"]):
-        _add_cpu_node(tree, cpu)
+    for cpu in range(host.nodes):
+        _add_cpu_node(tree, cpu, host)
     for position, gpu in enumerate(gpus):
-        _add_pci_device(tree, gpu, position)
+        _add_pci_device(tree, gpu, position, host)
         for index in range(gpu.partitions):
-            _add_gpu_node(tree, gpu, index, gpus)
+            _add_gpu_node(tree, gpu, index, gpus, host)
     for other in node.get("others", ()):
         _add_other(tree, other)
     return tree
@@ -202,7 +224,7 @@ def _pci_folder(pci: str) -> str:
     return f"sys/devices/pci{root}/{root}:01.1/{pci}"
 
 
-def _add_pci_device(tree: _Tree, gpu: _Gpu, position: int) -> None:
+def _add_pci_device(tree: _Tree, gpu: _Gpu, position: int, host: _Host) -> None:
     part = gpu.part
     folder = _pci_folder(gpu.pci)
     tree.add(
@@ -210,9 +232,11 @@ def _add_pci_device(tree: _Tree, gpu: _Gpu, position: int) -> None:
         vendor="0x1002",
         device=f"0x{part.device}",
         revision=f"0x{part.revision}",
+        **{"class": f"0x{part.pci_class}"},
         numa_node=gpu.numa,
         mem_info_vram_total=part.vram,
         mem_info_vram_used=part.vram >> 8,
+        mem_info_gtt_total=host.gtt_total,
         gpu_busy_percent=0,
     )
     tree.add(f"{folder}/ras", umc_err_count="ue: 0\nce: 0")
@@ -265,18 +289,19 @@ def _add_other(tree: _Tree, other: dict[str, Any]) -> None:
         folder,
         vendor=f"0x{other['vendor']}",
         device=f"0x{other['device']}",
+        **{"class": "0x030000"},
         numa_node=other["numa"],
     )
     _add_pci_links(tree, other["pci"], other["driver"])
     _add_drm(tree, folder, other["card"], other["render"])
 
 
-def _add_cpu_node(tree: _Tree, number: int) -> None:
+def _add_cpu_node(tree: _Tree, number: int, host: _Host) -> None:
     folder = f"{KFD}/topology/nodes/{number}"
     tree.add(folder, gpu_id=0, name="")
     tree.add_properties(
         folder,
-        cpu_cores_count=96,
+        cpu_cores_count=host.cores,
         simd_count=0,
         mem_banks_count=1,
         simd_per_cu=0,
@@ -289,10 +314,10 @@ def _add_cpu_node(tree: _Tree, number: int) -> None:
         hive_id=0,
         num_cp_queues=0,
     )
-    tree.add_properties(f"{folder}/mem_banks/0", heap_type=0, size_in_bytes=1 << 40, flags=0)
+    tree.add_properties(f"{folder}/mem_banks/0", heap_type=0, size_in_bytes=host.ram, flags=0)
 
 
-def _add_gpu_node(tree: _Tree, gpu: _Gpu, index: int, gpus: list[_Gpu]) -> None:
+def _add_gpu_node(tree: _Tree, gpu: _Gpu, index: int, gpus: list[_Gpu], host: _Host) -> None:
     part, count = gpu.part, gpu.partitions
     number = gpu.nodes[index]
     folder = f"{KFD}/topology/nodes/{number}"
@@ -303,7 +328,7 @@ def _add_gpu_node(tree: _Tree, gpu: _Gpu, index: int, gpus: list[_Gpu]) -> None:
         folder,
         cpu_cores_count=0,
         simd_count=part.cus // count * part.simd_per_cu,
-        mem_banks_count=int(part.vram > 0),
+        mem_banks_count=1,
         io_links_count=len(links),
         simd_id_base=2147488064,
         wave_front_size=64 if part.version < 100000 else 32,
@@ -322,9 +347,12 @@ def _add_gpu_node(tree: _Tree, gpu: _Gpu, index: int, gpus: list[_Gpu]) -> None:
         unique_id=int(gpu.serial or "0", 16),
         num_xcc=part.xccs // count,
     )
-    if part.vram:
-        bank = f"{folder}/mem_banks/0"
-        tree.add_properties(bank, heap_type=1, size_in_bytes=part.vram // count, flags=0)
+    size = part.vram
+    if part.shared:
+        # With partitions (MI300A) it is the part of one NUMA node, otherwise all of it.
+        size = host.gtt_total // (host.nodes if part.modes else 1)
+    bank = f"{folder}/mem_banks/0"
+    tree.add_properties(bank, heap_type=1, size_in_bytes=size // count, flags=0)
     for link, (kind, target, weight) in enumerate(links):
         tree.add_properties(
             f"{folder}/io_links/{link}",

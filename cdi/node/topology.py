@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdi.errors import PermanentError, TemporaryError
-from cdi.node import kfd, modes, pci, sysfs
+from cdi.node import kfd, memory, modes, pci, sysfs, unusable
 from cdi.node.binding import bind
 from cdi.node.gpu import Gpu, Node, Partition
 from cdi.node.products import Names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from cdi.node.binding import Binding
@@ -43,6 +43,7 @@ def read_node(sysroot: Path) -> Node:
     sys = f"{root.rstrip('/')}/sys"
     _require(sysroot, f"expected the root of a system, found no folder {root}")
     _require(sysroot / "sys", f"expected sysfs, found no folder {sys}")
+    unusable.require_no_wsl(f"{root.rstrip('/')}/dev")
     nodes = f"{sys}/class/kfd/kfd/topology/nodes"
     generation = f"{sys}/class/kfd/kfd/topology/generation_id"
     for _ in range(ATTEMPTS):
@@ -71,19 +72,28 @@ def _require(folder: Path, message: str) -> None:
 
 def _read_once(sys: str, nodes: str, names: Names) -> Node:
     warnings: list[str] = []
-    devices = list(pci.devices(sys, warnings))
-    agents = list(kfd.agents(nodes, warnings))
+    others = unusable.held_by_others(sys, names)
+    try:
+        devices = list(pci.devices(sys, warnings))
+        agents = list(kfd.agents(nodes, warnings))
+    except PermanentError as error:
+        raise PermanentError("; ".join([error.message, *map(str, others)]), error.hint) from error
     bindings = bind(devices, agents, f"{sys}/devices/platform", warnings)
     gpus = []
     for device in devices:
+        own = bindings.get(device.pci, [])
+        if device.render is None and not own:
+            others.append(unusable.without_render_node(device, names))
+            continue
         try:
-            gpus.append(_gpu(device, bindings.get(device.pci, []), names, warnings))
+            gpus.append(_gpu(device, own, names, warnings))
         except sysfs.FileError as error:
             warnings.append(f"GPU {device.pci} is left out: {error}")
     if not gpus:
         found = [*warnings[:MAX_REASONS], "and so on"] if warnings[MAX_REASONS:] else warnings
         raise PermanentError(
-            f"expected a GPU that can be used, found none: {'; '.join(found)}",
+            "expected a GPU that can be used, found none: "
+            + "; ".join([*map(str, others), *found]),
             "run as root on the host, and see the kernel's log for amdgpu and kfd",
         )
     nodes_of = {gpu.pci: [one.agent for one in bindings[gpu.pci]] for gpu in gpus}
@@ -100,6 +110,7 @@ def _read_once(sys: str, nodes: str, names: Names) -> Node:
             for index, gpu in enumerate(gpus)
         ),
         warnings=tuple(warnings),
+        unusable=tuple(others),
     )
 
 
@@ -124,12 +135,8 @@ def _peers(
     """Return the addresses of the GPUs that XGMI links reach, from the first partition's links."""
     if not gpu.hive_id:
         return ()
-    try:
-        first = next(agent for agent in agents if agent.number == gpu.partitions[0].kfd_node)
-        reached = kfd.xgmi_links(first)
-    except sysfs.FileError as error:
-        warnings.append(f"the XGMI links of GPU {gpu.pci} are not known: {error}")
-        return ()
+    first = next(agent for agent in agents if agent.number == gpu.partitions[0].kfd_node)
+    reached = kfd.xgmi_links(first, warnings)
     return tuple(sorted({owners[number] for number in reached if number in owners} - {gpu.pci}))
 
 
@@ -143,92 +150,112 @@ def _gpu(device: Device, bindings: Sequence[Binding], names: Names, warnings: li
             "expected a node of it in the KFD topology, found none; it is not fit for compute, or"
             " its node cannot be read"
         )
-    device_id = sysfs.read_number(f"{device.path}/device", 16, 1 << 16)
-    if device_id is None:
-        raise sysfs.FileError(f"expected a PCI device id, found no file {device.path}/device")
-    revision = _optional_number(f"{device.path}/revision", 16, 1 << 8, warnings) or 0
-    mode = modes.current(f"{device.path}/current_compute_partition")
-    total = sysfs.read_number(f"{device.path}/mem_info_vram_total", 10, kfd.MAX_VRAM)
-    partitions = _partitions(device, bindings, mode, total, warnings)
-    first = bindings[0].agent
+    where = f"of GPU {device.pci}"
+    path = device.path
+    mode = modes.current(f"{path}/current_compute_partition", warnings)
+    partitions = _partitions(device, bindings, mode, warnings)
+    device_id = _number(f"{path}/device", 16, 1 << 16, f"the PCI device id {where}", warnings)
+    revision = _number(f"{path}/revision", 16, 1 << 8, f"the revision {where}", warnings)
     try:
-        product = sysfs.read(f"{device.path}/product_name")
+        product = sysfs.read(f"{path}/product_name")
     except sysfs.FileError as error:
-        warnings.append(f"the product name of GPU {device.pci} is taken from a table: {error}")
+        warnings.append(f"the product name {where} is taken from a table: {error}")
         product = None
     return Gpu(
         index=0,
         pci=device.pci,
-        device_id=device_id,
-        revision=revision,
-        product=names.market_name(product or "", device_id, revision),
+        device_id=device_id or 0,
+        revision=revision or 0,
+        product=names.market_name(product or "", device_id or 0, revision or 0),
         unique_id=_unique_id(device, bindings, mode, warnings),
-        numa_node=_numa(f"{device.path}/numa_node", warnings),
-        hive_id=first.hive_id,
+        numa_node=_numa(f"{path}/numa_node", warnings),
+        hive_id=bindings[0].agent.hive_id,
         xgmi_peers=(),
         compute_mode=mode,
-        compute_modes=modes.offered(f"{device.path}/available_compute_partition", warnings),
-        memory_mode=(modes.offered(f"{device.path}/current_memory_partition", warnings) or ("",))[
-            0
-        ],
-        memory_modes=modes.offered(f"{device.path}/available_memory_partition", warnings),
-        vram_bytes=sum(part.vram_bytes for part in partitions) if total is None else total,
+        compute_modes=modes.offered(f"{path}/available_compute_partition", warnings),
+        memory_mode=(modes.offered(f"{path}/current_memory_partition", warnings) or ("",))[0],
+        memory_modes=modes.offered(f"{path}/available_memory_partition", warnings),
         partitions=partitions,
     )
 
 
 def _partitions(
-    device: Device, bindings: Sequence[Binding], mode: str, total: int | None, warnings: list[str]
+    device: Device, bindings: Sequence[Binding], mode: str, warnings: list[str]
 ) -> tuple[Partition, ...]:
     """Return the partitions of a GPU, ascending by index."""
-    indexes = _indexes(device, bindings, mode)
-    count = modes.FIXED_MODES.get(mode, max(indexes) + 1)
-    if mode == "cpx":
-        # XCCs come in pairs, one pair a die: an odd number tells that a node is missing.
-        count += count % 2
-    partitions = []
-    for index, binding in zip(indexes, bindings, strict=True):
-        agent = binding.agent
-        try:
-            vram = kfd.vram(agent)
-        except sysfs.FileError as error:
-            if mode in {"", "spx"}:
-                # Its siblings could no longer be told from a whole GPU.
-                raise
-            warnings.append(f"partition {index} of GPU {device.pci} is left out: {error}")
-            continue
-        partitions.append(
-            Partition(
-                index=index,
-                kfd_node=agent.number,
-                render_minor=binding.render,
-                card_minor=binding.card,
-                gfx_target_version=agent.gfx_target_version,
-                cus=agent.cus,
-                xccs=agent.xccs,
-                queues=agent.queues,
-                vram_bytes=(total or 0) // count if vram is None else vram,
-            )
+    placed = _placed(device, bindings, mode, warnings)
+    if not placed:
+        raise sysfs.FileError("which of its partitions are there is not known")
+    kind, sizes = _memory(device, placed, mode, warnings)
+    return tuple(
+        Partition(
+            index=index,
+            kfd_node=binding.agent.number,
+            render_minor=binding.render,
+            card_minor=binding.card,
+            gfx_target_version=binding.agent.gfx_target_version,
+            cus=binding.agent.cus,
+            xccs=binding.agent.xccs,
+            queues=binding.agent.queues,
+            memory_bytes=size,
+            memory_kind=kind,
         )
-    if not partitions:
-        raise sysfs.FileError("none of its partitions can be used")
-    return tuple(sorted(partitions, key=lambda partition: partition.index))
+        for (index, binding), size in zip(sorted(placed.items()), sizes, strict=True)
+    )
 
 
-def _indexes(device: Device, bindings: Sequence[Binding], mode: str) -> Sequence[int]:
-    """Return each binding's place among the partitions of its GPU.
+def _placed(
+    device: Device, bindings: Sequence[Binding], mode: str, warnings: list[str]
+) -> dict[int, Binding]:
+    """Return each KFD node by its place among the partitions of its GPU.
 
-    The kernel tells it in the function bits of the location (some kernels: in its top four bits),
-    so that a missing partition does not shift the others. Where they do not tell the bindings apart
-    their order counts.
+    Where the kernel tells them all the same place, their order counts.
     """
+    warnings.extend(
+        f"GPU {device.pci}: {loss}" for one in bindings for loss in kfd.losses(one.agent)
+    )
     if len(bindings) == 1 and mode in {"", "spx"}:
-        return (0,)
-    told = [
-        (binding.agent.location & 7 ^ device.place[3]) | binding.agent.location >> 28
+        return {0: bindings[0]}
+    told = {binding.place: binding for binding in bindings if binding.place is not None}
+    if len(told) + [binding.place for binding in bindings].count(None) < len(bindings):
+        return dict(enumerate(bindings))
+    warnings.extend(
+        f"a partition of GPU {device.pci} is left out, as which one it is is not known:"
+        f" {binding.agent.faults['location_id']}"
         for binding in bindings
-    ]
-    return told if len(set(told)) == len(told) else range(len(bindings))
+        if binding.place is None
+    )
+    return told
+
+
+def _memory(
+    device: Device, placed: Mapping[int, Binding], mode: str, warnings: list[str]
+) -> tuple[memory.Kind, list[int]]:
+    """Return the kind of a GPU's memory, and the bytes of each partition, ascending by index."""
+    where = f"of GPU {device.pci}"
+    vram, gtt = (
+        _number(f"{device.path}/mem_info_{name}_total", 10, kfd.MAX_MEMORY, what, warnings)
+        for name, what in (("vram", f"the VRAM {where}"), ("gtt", f"the limit of GTT {where}"))
+    )
+    agents = [binding.agent for _, binding in sorted(placed.items())]
+    banks = [_bank(agent, where, warnings) for agent in agents]
+    known = memory.Device(agents[0].gfx_target_version, vram, gtt, agents[0].has_cpus)
+    kind, sizes = memory.offered(known, banks, modes.parts(mode, max(placed) + 1))
+    warnings.extend(
+        f"no share {where} can be made, as its memory is not known: expected the size of its"
+        f" memory in {agent.path}/mem_banks, found none"
+        for agent, size in zip(agents, sizes, strict=True)
+        if not size
+    )
+    return kind, sizes
+
+
+def _bank(agent: Agent, where: str, warnings: list[str]) -> int | None:
+    try:
+        return kfd.memory(agent)
+    except sysfs.FileError as error:
+        warnings.append(f"the memory banks {where} are not known: {error}")
+        return None
 
 
 def _unique_id(device: Device, bindings: Sequence[Binding], mode: str, warnings: list[str]) -> int:
@@ -240,6 +267,8 @@ def _unique_id(device: Device, bindings: Sequence[Binding], mode: str, warnings:
     if device.unique_id is None:
         return told if all(binding.agent.unique_id == told for binding in bindings) else 0
     whole = len(bindings) == 1 and mode in {"", "spx"}
+    if whole and "unique_id" in bindings[0].agent.faults:
+        return 0
     if whole and told and device.unique_id and told != device.unique_id:
         warnings.append(
             f"GPU {device.pci} is addressed by index: its unique id is {device.unique_id:016x} in"
@@ -251,19 +280,15 @@ def _unique_id(device: Device, bindings: Sequence[Binding], mode: str, warnings:
 
 def _numa(path: str, warnings: list[str]) -> int | None:
     """Return the NUMA node; None where the kernel says -1 or nothing."""
-    try:
-        if (sysfs.read(path) or "").strip() == "-1":
-            return None
-    except sysfs.FileError as error:
-        warnings.append(f"the NUMA node is not known: {error}")
+    if (sysfs.read_quietly(path) or "").strip() == "-1":
         return None
-    return _optional_number(path, 10, 1 << 16, warnings)
+    return _number(path, 10, 1 << 16, "the NUMA node", warnings)
 
 
-def _optional_number(path: str, base: int, limit: int, warnings: list[str]) -> int | None:
-    """Return the number in a file that no decision hangs on; None, with a warning, for garbage."""
+def _number(path: str, base: int, limit: int, what: str, warnings: list[str]) -> int | None:
+    """Return the number in a file; None if there is none, and with a warning for garbage."""
     try:
         return sysfs.read_number(path, base, limit)
     except sysfs.FileError as error:
-        warnings.append(str(error))
+        warnings.append(f"{what} is not known: {error}")
         return None

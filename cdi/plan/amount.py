@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from cdi.errors import PermanentError
+from cdi.node.gpu import Partition
 
 MIB = 1 << 20
 
@@ -123,6 +124,13 @@ def format_bytes(count: int) -> str:
     if count % MIB == 0:
         return f"{count // MIB} MiB"
     return f"{count} B"
+
+
+def format_memory(partition: Partition) -> str:
+    """Return how much memory a partition has, and of which kind, for people."""
+    if not partition.memory_bytes:
+        return "unknown"
+    return f"{format_bytes(partition.memory_bytes)} {partition.memory_kind}"
 
 
 def _is_number(text: str) -> bool:

@@ -26,7 +26,7 @@ from cdi.node.gpu import Gpu, Node, Partition
 from cdi.plan.amount import ALL, MAX_SCALE, MIB, Amount, format_mib
 from cdi.plan.names import gpu_names, label, partition_names
 from cdi.plan.options import STRATEGIES
-from cdi.plan.share import Share, Slice
+from cdi.plan.share import Grant, Share, Slice, require_divisible, require_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,17 @@ def plan(
             place = slice_.place
             if place in taken and share.name not in before and name not in share.before:
                 cus, memory = taken[place]
-                taken[place] = (cus | slice_.cus, memory + slice_.memory)
+                taken[place] = (cus | slice_.claim, memory + slice_.memory)
     slices = tuple(
         _slice(want, *taken[place], memory_scale) for want, place in zip(wants, places, strict=True)
     )
-    return Share(name, slices, oversubscribed=memory_scale > 1, before=before)
+    share = Share(name, slices, oversubscribed=memory_scale > 1, before=before)
+    grants = [
+        Grant(want.gpu, want.partition, slice_.cus, slice_.memory)
+        for want, slice_ in zip(wants, slices, strict=True)
+    ]
+    require_known(share, grants)
+    return share
 
 
 def shortfalls(share: Share, wants: Sequence[Want]) -> list[str]:
@@ -134,6 +140,8 @@ def split(
 ) -> tuple[Share, ...]:
     """Return ``parts`` equal shares of every partition that no living share has a part of.
 
+    One of which it is not known what a part comes to is left out.
+
     They are named ``<gpu>-<k>of<parts>``, the GPU by the first strategy that has a name for it.
     What does not divide evenly is left over. Raises PermanentError if a partition has too few
     atoms.
@@ -147,8 +155,10 @@ def split(
             names = partition_names(gpu, partition, strategies)
             if not names or (gpu.pci, partition.index) in taken:
                 continue
-            atoms = partition.cus // partition.atom
-            if atoms < parts:
+            if parts > 1 and not divisible(partition):
+                continue
+            atoms = partition.cus // (partition.atom or 1)
+            if 1 < parts > atoms:
                 raise PermanentError(
                     f"GPU {label(gpu, partition)} cannot be split into {parts}: it has "
                     f"{partition.cus} CUs, which can be granted in {atoms} atoms of "
@@ -156,11 +166,11 @@ def split(
                     f"split into {atoms} or fewer",
                 )
             size = atoms // parts * partition.atom
-            memory = partition.vram_bytes // parts // MIB * MIB
+            memory = partition.memory_bytes // parts // MIB * MIB
             for k in range(parts):
                 cus = cumask.span(k * size, size)
                 if parts == 1:
-                    cus, memory = cumask.span(0, partition.cus), partition.vram_bytes
+                    cus, memory = cumask.span(0, partition.cus), partition.memory_bytes
                 shares.append(
                     Share(
                         f"{names[0]}-{k + 1}of{parts}",
@@ -170,32 +180,49 @@ def split(
     return tuple(shares)
 
 
+def divisible(partition: Partition) -> bool:
+    """Whether all is known of a partition that its parts are held to."""
+    return bool(partition.cus and partition.memory_bytes and partition.atom)
+
+
 def _slice(want: Want, taken_cus: int, taken_memory: int, memory_scale: float) -> Slice:
     """Place one want beside what is taken of its partition."""
     partition = want.partition
     where = f"GPU {label(want.gpu, partition)} ({want.gpu.product})"
+    _require_known(want, where)
     memory = _memory(want, where, memory_scale)
-    available = int(partition.vram_bytes * memory_scale) - taken_memory
+    available = int(partition.memory_bytes * memory_scale) - taken_memory
     if memory > available:
         raise PermanentError(
             f"{where}: {format_mib(memory)} of memory was asked for, and "
-            f"{format_mib(max(0, available))} of {format_mib(partition.vram_bytes)} is free",
+            f"{format_mib(max(0, available))} of {format_mib(partition.memory_bytes)} is free",
             f"ask for at most {format_mib(max(0, available))} with --memory, or remove a share",
         )
     return _at(want.gpu, partition, _cus(want, taken_cus, memory, where), memory)
 
 
+def _require_known(want: Want, where: str) -> None:
+    """Raise PermanentError if what a part of a partition comes to is not known."""
+    partition = want.partition
+    parts = [
+        amount != ALL and not 0 < whole == amount.of(whole)
+        for amount, whole in ((want.cus, partition.cus), (want.memory, partition.memory_bytes))
+    ]
+    if any(parts):
+        require_divisible(partition, where, some_cus=parts[0])
+
+
 def _memory(want: Want, where: str, memory_scale: float) -> int:
     """Return the bytes a want comes to; a percentage other than all in whole MiB."""
-    vram = want.partition.vram_bytes
-    memory = want.memory.of(vram)
+    has = want.partition.memory_bytes
+    memory = want.memory.of(has)
     if want.memory.percent and want.memory.value < 100:
         memory = memory // MIB * MIB
-    if memory > vram * memory_scale:
-        has = format_mib(vram) if vram else "no VRAM of its own"
+    if memory > has * memory_scale:
         raise PermanentError(
-            f"{where}: {format_mib(memory)} of memory was asked for, and the GPU has {has}",
-            "ask for less with --memory" if vram else "leave --memory out",
+            f"{where}: {format_mib(memory)} of memory was asked for, and the GPU has "
+            f"{format_mib(has)}",
+            "ask for less with --memory",
         )
     return memory
 
@@ -211,16 +238,20 @@ def _cus(want: Want, taken: int, memory: int, where: str) -> int:
         )
     wanted = want.cus.of(partition.cus)
     everything = cumask.span(0, partition.cus)
-    if wanted == partition.cus and memory >= partition.vram_bytes and not taken:
+    if wanted == partition.cus and memory >= partition.memory_bytes and not taken:
         # The whole GPU, which needs no mask, so a rest that fills no atom is granted as well.
         return everything
-    size = max(partition.atom, min(wanted, partition.cus) // partition.atom * partition.atom)
-    free = cumask.whole_atoms(everything & ~taken, partition.cus, partition.atom)
+    if not partition.cus:
+        raise PermanentError(
+            f"{where}: all of it was asked for, and a share lives there", "remove that share"
+        )
+    atom = partition.atom or partition.cus
+    size = max(atom, min(wanted, partition.cus) // atom * atom)
+    free = cumask.whole_atoms(everything & ~taken, partition.cus, atom)
     if free.bit_count() < size:
         raise PermanentError(
             f"{where}: {size} CUs were asked for, and {free.bit_count()} of {partition.cus} are "
-            f"free in whole atoms of {partition.atom}"
-            + (f" ({cumask.format_cus(free)})" if free else ""),
+            f"free in whole atoms of {atom}" + (f" ({cumask.format_cus(free)})" if free else ""),
             "ask for fewer with --cores or --cus, or remove a share",
         )
     return choose(free, size)

@@ -159,14 +159,14 @@ def _without_conflicts(offers: Iterable[Offer]) -> tuple[list[Offer], list[str]]
     taken: dict[tuple[str, int], int] = {}
     for offer in offers:
         slices = offer.share.slices
-        if any(taken.get(slice_.place, 0) & slice_.cus for slice_ in slices):
+        if any(taken.get(slice_.place, 0) & slice_.claim for slice_ in slices):
             try:
                 _require_turns(offer.share, [other.share for other in kept])
             except PermanentError as error:
                 conflicts.append(str(error))
                 continue
         for slice_ in slices:
-            taken[slice_.place] = taken.get(slice_.place, 0) | slice_.cus
+            taken[slice_.place] = taken.get(slice_.place, 0) | slice_.claim
         kept.append(offer)
     return kept, conflicts
 
@@ -236,7 +236,7 @@ def _require_turns(share: Share, others: Sequence[Share]) -> None:
     for slice_ in share.slices:
         for other in others:
             for theirs in other.slices:
-                common = theirs.cus & slice_.cus
+                common = theirs.claim & slice_.claim
                 if theirs.place == slice_.place and common and not share.takes_turns_with(other):
                     raise PermanentError(
                         f"share {share.name!r}: CU {cumask.format_cus(common)} of GPU "
@@ -311,12 +311,14 @@ def _hook(name: str, grants: Sequence[Grant], options: Options, host_paths: Host
             f"rocr={token}",
             f"cus={cumask.format_cus(grant.mask_cus).replace(',', '+')}",
             f"count={partition.cus}",
-            f"atom={partition.atom}",
+            f"atom={grant.atom}",
             f"bytes={grant.memory}",
             f"render={partition.render_minor}",
         ]
         if partition.card_minor is not None:
             fields.append(f"card={partition.card_minor}")
+        if partition.memory_kind != "VRAM":
+            fields.append(f"memory={partition.memory_kind}")
         args += ["--gpu", ",".join(fields)]
     return {
         "hookName": options.hook_stage,

@@ -29,6 +29,8 @@ VERSION = 1
 """Of the document; a later one is not read, as it may hold shares this version cannot see."""
 
 COMPACT = json.JSONEncoder(separators=(",", ":"))
+ALL = "all"
+"""Stands for the CUs of a slice that is all of a GPU whose CUs are not known."""
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, PermanentError)
 """What reading a document raises that is not a ledger."""
@@ -157,7 +159,7 @@ def share_fields(share: Share) -> dict[str, Any]:
                 "partition": slice_.partition,
                 "mode": slice_.mode,
                 "unique_id": f"{slice_.unique_id:x}",
-                "cus": cumask.format_cus(slice_.cus),
+                "cus": cumask.format_cus(slice_.cus) or ALL,
                 "memory": slice_.memory,
             }
             for slice_ in share.slices
@@ -193,7 +195,7 @@ def _slice(entry: Mapping[str, Any]) -> Slice:
         partition=_natural(entry["partition"]),
         mode=_typed(entry["mode"], str),
         unique_id=_natural(int(entry["unique_id"], 16), 1 << 64),
-        cus=cumask.parse_cus(entry["cus"]),
+        cus=0 if entry["cus"] == ALL else cumask.parse_cus(entry["cus"]),
         memory=_natural(entry["memory"]),
     )
 

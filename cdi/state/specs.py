@@ -175,7 +175,7 @@ def _without_collisions(
 
 
 def _partitions_without_splits(node: Node, ledger: Ledger) -> list[str]:
-    """Say where no equal shares are offered because another share lives there."""
+    """Say where no equal shares are offered, and why."""
     if not ledger.options.split:
         return []
     living: dict[str, list[str]] = {}
@@ -186,6 +186,12 @@ def _partitions_without_splits(node: Node, ledger: Ledger) -> list[str]:
         f"no equal shares of GPU {gpu.index} where these live: {', '.join(living[gpu.pci])}"
         for gpu in node.gpus
         if gpu.pci in living
+    ] + [
+        f"no equal shares of GPU {names.label(gpu, partition)}, as it is not known what a part of "
+        "it comes to: see amd-cdi topology"
+        for gpu in node.gpus
+        for partition in gpu.partitions
+        if ledger.options.split > 1 and not planner.divisible(partition)
     ]
 
 

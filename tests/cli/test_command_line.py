@@ -174,7 +174,9 @@ def test_wrong_usage_is_status_2(radeons: Host, arguments: list[str]) -> None:
 
 def test_an_unknown_sample_is_named_beside_those_that_are(radeons: Host) -> None:
     result = radeons.run("list", "--sample", "mi999", AMD_CDI_SYSROOT="")
-    result.failed("mi210, mi300x, mi300x-cpx, mixed, rx7900xtx", "'mi999'", status=2)
+    result.failed(
+        "mi210, mi300a, mi300x, mi300x-cpx, mixed, rx7900xtx, strix-halo", "'mi999'", status=2
+    )
 
 
 def test_variables_do_what_options_do(radeons: Host) -> None:

@@ -19,7 +19,7 @@ from tests.captures import shared
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, snapshot
 
-SAMPLES = ("mi210", "mi300x", "mi300x-cpx", "mixed", "rx7900xtx")
+SAMPLES = ("mi210", "mi300a", "mi300x", "mi300x-cpx", "mixed", "rx7900xtx", "strix-halo")
 
 KFD = {"path": "/dev/kfd", "permissions": "rw"}
 

@@ -210,10 +210,11 @@ def test_no_gpu_that_can_be_used(own: MakeHost) -> None:
 
 def test_one_bad_gpu_costs_itself_alone(own: MakeHost) -> None:
     host = own("rx7900xtx")
-    (host.sysroot / "sys/bus/pci/devices/0000:43:00.0/unique_id").write_bytes(b"\xff\0")
+    node = host.sysroot / "sys/class/kfd/kfd/topology/nodes/2/properties"
+    node.write_bytes(b"\xff\0")
     result = host.generate().done()
     assert "GPU 0000:43:00.0 is left out" in result.err
-    assert "unique_id" in result.err
+    assert "nodes/2/properties" in result.err
     assert host.run("list").done().out.splitlines() == [
         "amd.com/gpu=0",
         "amd.com/gpu=5fff744c-0000-1000-802e-90b7c4d1863a",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from tests import need
+from tests.captures import change
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, snapshot
 
@@ -189,13 +191,64 @@ def test_topology_as_json(on: MakeHost) -> None:
     (gpu, *_) = on("mi300x").run("topology", "--json").done().json["gpus"]
     assert gpu["uuid"] == "8eff74a1-0000-1000-801b-b56457addd1b"
     assert gpu["rocr_id"] == "GPU-8e1bb56457addd1b"
-    assert gpu["vram_bytes"] == 206141652992
+    assert gpu["memory_bytes"] == 206141652992
     assert gpu["xgmi_peers"] == [
         f"0000:{bus}:00.0" for bus in ("27", "47", "65", "85", "a7", "c7", "e5")
     ]
     (partition,) = gpu["partitions"]
     assert (partition["cus"], partition["xccs"], partition["atom"]) == (304, 8, 8)
     assert partition["gfx"] == "gfx942"
+
+
+def test_topology_says_which_memory_it_is(on: MakeHost) -> None:
+    text = on("strix-halo").run("topology").done().out
+    row = next(line for line in text.splitlines() if "0000:c6:00.0" in line)
+    assert "  96 GiB shared  " in row
+    assert "MEMORY" in text.splitlines()[0]
+    (gpu,) = on("strix-halo").run("topology", "--json").done().json["gpus"]
+    (partition,) = gpu["partitions"]
+    assert (partition["memory_bytes"], partition["memory_kind"]) == (103079215104, "shared")
+    assert gpu["memory_bytes"] == 103079215104
+
+
+def test_topology_names_what_no_container_can_have(own: MakeHost) -> None:
+    host = own("rx7900xtx")
+    device = (host.sysroot / "sys/bus/pci/devices/0000:43:00.0").resolve()
+    shutil.rmtree(device / "drm/renderD129")
+    said = host.run("topology").done()
+    assert said.err.count("0000:43:00.0") == 1
+    assert "has no render node" in said.err
+    document = host.run("topology", "--json").done().json
+    (unusable,) = document["unusable"]
+    assert unusable["pci"] == "0000:43:00.0"
+    assert "has no render node" in unusable["reason"]
+    # There it is said, and not by every command.
+    assert "0000:43:00.0" not in host.generate().done().err
+
+
+def test_topology_of_a_gpu_of_which_little_is_known(own: MakeHost) -> None:
+    host = own("rx7900xtx")
+    node = host.sysroot / "sys/devices/virtual/kfd/kfd/topology/nodes/1"
+    change(node / "properties", gfx_target_version=None, simd_count=None)
+    shutil.rmtree(node / "mem_banks")
+    said = host.run("topology").done()
+    row = next(line for line in said.out.splitlines() if "0000:03:00.0" in line)
+    assert row.count("unknown") == 4
+    assert "all, to be had whole" in said.out
+    for name in ("gfx_target_version", "simd_count", "mem_banks"):
+        assert name in said.err
+    (gpu, _) = host.run("topology", "--json").done().json["gpus"]
+    (partition,) = gpu["partitions"]
+    unknown = {name: partition[name] for name in ("gfx", "cus", "atom", "memory_bytes")}
+    assert unknown == {"gfx": "", "cus": 0, "atom": 0, "memory_bytes": 0}
+
+
+def test_wsl_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "root/dev").mkdir(parents=True)
+    (tmp_path / "root/sys").mkdir()
+    (tmp_path / "root/dev/dxg").touch()
+    said = Host(tmp_path / "root", tmp_path).run("topology")
+    said.failed("this is WSL2", "librocdxg", "give containers /dev/dxg")
 
 
 def test_topology_as_a_drawing(shared_radeons: Host, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.captures import change
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, snapshot
 
@@ -251,15 +252,38 @@ def test_a_scale_that_is_none(host: Host, scale: str) -> None:
     result.failed("the memory scale is a number from 1 to 1000", scale, status=2)
 
 
-def test_a_gpu_without_memory_of_its_own(on: MakeHost) -> None:
-    host = on("mixed")
-    host.share("create", "a", "--gpu", "3", "--memory", "1GiB").failed(
-        "no VRAM of its own", "leave --memory out"
+def test_the_memory_of_an_apu_is_what_hip_is_offered(on: MakeHost) -> None:
+    host = on("strix-halo")
+    assert create(host, "a", "0", "--cores", "50", "--memory", "94GiB")["memory"] == 94 << 30
+    host.share("create", "b", "--gpu", "0", "--cores", "25", "--memory", "3GiB").failed(
+        "2048 MiB of 98304 MiB is free"
     )
-    assert create(host, "a", "3", "--cores", "50")["memory"] == 0
-    env = edits(host, "share-a")["env"]
-    assert "HSA_CU_MASK=0:0-7" in env
-    assert not any(entry.startswith("HIP_DEVICE_MEMORY_LIMIT") for entry in env)
+    edits_ = edits(host, "share-a")
+    assert f"HIP_DEVICE_MEMORY_LIMIT_0={94 << 30}" in edits_["env"]
+    assert "memory=shared" in edits_["hooks"][0]["args"][-1]
+
+
+def test_a_gpu_of_which_not_all_is_known(own: MakeHost) -> None:
+    host = own("rx7900xtx")
+    node = host.sysroot / "sys/devices/virtual/kfd/kfd/topology/nodes/1/properties"
+    change(node, gfx_target_version=None)
+    refused = "can only be had whole and alone, as it is not known which of its CUs"
+    host.share("create", "a", "--gpu", "0", "--cores", "50").failed(refused, "amd-cdi topology")
+    # All of its CUs, and a part of the memory, need no atom.
+    assert create(host, "a", "0", "--memory", "1GiB")["cus"] == "0-95"
+    host.share("remove", "a").done()
+    change(node, simd_count=None)
+    host.share("create", "a", "--gpu", "0", "--memory", "1GiB").failed("how many CUs it has")
+    assert create(host, "a", "0")["cus"] == "all"
+    host.share("create", "b", "--gpu", "0").failed("0 MiB of 24560 MiB is free")
+    listed = host.share("list").done().out
+    assert "share-a 0000:03:00.0 all 24.0 GiB" in " ".join(listed.split())
+    generated = host.generate("--split", "2").done()
+    assert "no equal shares of GPU 0" in " ".join(generated.err.split())
+    names = host.run("list").done().out.split()
+    assert "amd.com/gpu=0" in names
+    assert "amd.com/gpu=1-2of2" in names
+    assert not any("0-1of2" in name for name in names)
 
 
 def test_splits_and_shares_never_overlap(host: Host) -> None:

@@ -57,16 +57,46 @@ def test_resources_by_naming(mixed: Node) -> None:
 def test_empty_fields_are_left_out_as_go_does(mixed: Node) -> None:
     units = by_name(devices.units(mixed, None))
     apu = registration.entry(units["0000:c4:00.0:0"], healthy=False)
-    # No VRAM of its own, no NUMA node, not healthy: none of these keys.
+    # No NUMA node, not healthy: none of these keys. The memory is what HIP is offered.
     assert apu == {
         "id": "PCI-0000-c4-00.0",
         "index": 22,
         "count": 10,
+        "devmem": 32768,
         "devcore": 16,
         "type": apu["type"],
         "devicevendor": "amd",
         "custominfo": {"pciBDF": "0000:c4:00.0", "cuPerWGP": 2, "computeQueues": 8},
     }
+
+
+def less_known(node: Node, **changes: int) -> tuple[Unit, ...]:
+    """The units of a node whose first GPU has less known of it."""
+    first = node.gpus[0]
+    partition = replace(first.partitions[0], **changes)  # type: ignore[arg-type]
+    return devices.units(Node((replace(first, partitions=(partition,)), *node.gpus[1:])), None)
+
+
+@pytest.mark.parametrize("changes", [{"cus": 0}, {"memory_bytes": 0}])
+def test_what_cannot_be_booked_is_kubelet_s_alone(mixed: Node, changes: dict[str, int]) -> None:
+    units = less_known(mixed, **changes)
+    first = units[0]
+    # One pod has it, and it is whole.
+    assert first.device_ids == ("0000:05:00.0#0",)
+    registered = json.loads(registration.encode(units, ()))
+    assert [entry["id"] for entry in registered] == [unit.id for unit in units[1:]]
+
+
+def test_a_gpu_of_no_known_atom_is_booked_with_all_its_cus(mixed: Node) -> None:
+    units = less_known(mixed, gfx_target_version=0)
+    entry = registration.entry(units[0], healthy=True)
+    # The scheduler rounds a pod's CUs up to multiples of this, at most devcore.
+    assert (entry["count"], entry["devcore"], entry["custominfo"]["cuPerWGP"]) == (1, 304, 304)
+
+
+def test_an_unknown_mode_names_no_resource(mixed: Node) -> None:
+    gpu = replace(mixed.gpus[1], compute_mode="unknown")
+    assert {unit.resource("mixed") for unit in devices.units(Node((gpu,)), None)} == {"amd.com/gpu"}
 
 
 def test_the_keys_are_in_the_order_of_the_scheduler_s_structure(mixed: Node) -> None:

@@ -22,7 +22,8 @@ def partition(**changes: object) -> Partition:
         "cus": 304,
         "xccs": 8,
         "queues": 24,
-        "vram_bytes": 192 * GIB,
+        "memory_bytes": 192 * GIB,
+        "memory_kind": "VRAM",
     }
     return Partition(**fields | changes)  # type: ignore[arg-type]
 
@@ -43,7 +44,6 @@ def gpu(**changes: object) -> Gpu:
         "compute_modes": ("spx", "cpx"),
         "memory_mode": "nps1",
         "memory_modes": ("nps1",),
-        "vram_bytes": 192 * GIB,
         "partitions": (partition(),),
     }
     return Gpu(**fields | changes)  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def cpx() -> Gpu:
                 card_minor=None if index else 1,
                 cus=38,
                 xccs=1,
-                vram_bytes=24 * GIB,
+                memory_bytes=24 * GIB,
             )
             for index in range(8)
         ),
@@ -81,7 +81,6 @@ def radeon() -> Gpu:
         compute_modes=(),
         memory_mode="",
         memory_modes=(),
-        vram_bytes=24 * GIB,
         partitions=(
             partition(
                 kfd_node=1,
@@ -90,7 +89,7 @@ def radeon() -> Gpu:
                 gfx_target_version=110000,
                 cus=96,
                 xccs=1,
-                vram_bytes=24 * GIB,
+                memory_bytes=24 * GIB,
             ),
         ),
     )

@@ -10,14 +10,14 @@ from tests.unit.nodes import GIB, gpu, partition, radeon, share, slice_of
 
 
 def test_a_row_is_an_xcc_and_an_atom_a_column() -> None:
-    small = gpu(partitions=(partition(cus=12, xccs=4, vram_bytes=3 * GIB),))
+    small = gpu(partitions=(partition(cus=12, xccs=4, memory_bytes=3 * GIB),))
     drawn = picture.draw(
         small,
         small.partitions[0],
         [share("share-a", slice_of(small, span(4, 4), GIB)), share("b", slice_of(radeon(), 1, 1))],
     )
     assert picture.to_text(drawn, colour=False).splitlines() == [
-        "GPU 0  AMD Instinct MI300X  gfx942  12 CUs in atoms of 4  3 GiB",
+        "GPU 0  AMD Instinct MI300X  gfx942  12 CUs in atoms of 4  3 GiB VRAM",
         "  XCC 0 ·a·",
         "  XCC 1 ·a·",
         "  XCC 2 ·a·",
@@ -36,8 +36,8 @@ def test_one_xcc_is_drawn_in_rows_of_64() -> None:
 
 
 def test_colours_only_where_they_are_asked_for() -> None:
-    small = gpu(partitions=(partition(cus=2, xccs=1, vram_bytes=0),))
-    drawn = picture.draw(small, small.partitions[0], [share("s", slice_of(small, 1, 0))])
+    small = gpu(partitions=(partition(cus=2, xccs=1),))
+    drawn = picture.draw(small, small.partitions[0], [share("s", slice_of(small, 1, GIB))])
     assert "\x1b[" not in picture.to_text(drawn, colour=False)
     assert "  CU   0 \x1b[34ma\x1b[0m·\n" in picture.to_text(drawn, colour=True)
 

@@ -32,7 +32,7 @@ def number(value: int) -> Amount:
 
 def small(cus: int, atom: int, vram: int = 1000 * MIB) -> Gpu:
     """Return a CDNA GPU whose atom is its number of XCCs."""
-    return gpu(partitions=(partition(cus=cus, xccs=atom, vram_bytes=vram),))
+    return gpu(partitions=(partition(cus=cus, xccs=atom, memory_bytes=vram),))
 
 
 def placed(cus: Amount, *living: Share, of: Gpu | None = None) -> int:

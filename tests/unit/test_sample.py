@@ -37,7 +37,15 @@ def listing(folder: Path) -> dict[str, str]:
 
 
 def test_names() -> None:
-    assert sample.names() == ("mi210", "mi300x", "mi300x-cpx", "mixed", "rx7900xtx")
+    assert sample.names() == (
+        "mi210",
+        "mi300a",
+        "mi300x",
+        "mi300x-cpx",
+        "mixed",
+        "rx7900xtx",
+        "strix-halo",
+    )
     assert all(sample.about(name) for name in sample.names())
 
 
@@ -51,7 +59,7 @@ def test_mi300x(roots: dict[str, Path]) -> None:
         assert (gpu.device_id, gpu.product) == (0x74A1, "AMD Instinct MI300X")
         assert (gpu.compute_mode, gpu.memory_mode) == ("spx", "nps1")
         assert (part.cus, part.xccs, part.gfx, part.atom) == (304, 8, "gfx942", 8)
-        assert gpu.vram_bytes == part.vram_bytes == 196592 << 20
+        assert gpu.memory_bytes == part.memory_bytes == 196592 << 20
         assert set(gpu.xgmi_peers) == pcis - {gpu.pci}
     assert [gpu.numa_node for gpu in node.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert len({gpu.uuid for gpu in node.gpus}) == 8
@@ -63,7 +71,7 @@ def test_mi300x_cpx(roots: dict[str, Path]) -> None:
     assert [len(gpu.partitions) for gpu in node.gpus] == [8] * 8
     parts = [part for gpu in node.gpus for part in gpu.partitions]
     assert {(part.cus, part.xccs, part.atom) for part in parts} == {(38, 1, 1)}
-    assert {part.vram_bytes for part in parts} == {24574 << 20}
+    assert {part.memory_bytes for part in parts} == {24574 << 20}
     assert [part.render_minor for part in parts] == list(range(128, 192))
     assert [part.kfd_node for part in parts] == list(range(2, 66))
     assert [part.index for part in parts] == [*range(8)] * 8
@@ -99,6 +107,56 @@ def test_mixed(roots: dict[str, Path]) -> None:
         "AMD Radeon RX 9070 XT",
         "AMD Radeon 890M Graphics",
     ]
+
+
+def test_strix_halo(roots: dict[str, Path]) -> None:
+    (gpu,) = topology.read_node(roots["strix-halo"]).gpus
+    (part,) = gpu.partitions
+    assert (gpu.device_id, gpu.product) == (0x1586, "AMD Radeon 8060S Graphics")
+    # 20 WGPs; HIP reported "Total VRAM: 98304 MiB" with ttm.pages_limit=25165824.
+    assert (part.cus, part.gfx, part.atom, part.kfd_node) == (40, "gfx1151", 2, 1)
+    assert (part.memory_bytes, part.memory_kind) == (25165824 * 4096, "shared")
+    assert part.memory_bytes == 98304 << 20
+    assert (gpu.uuid, gpu.numa_node, gpu.compute_mode) == ("", None, "")
+
+
+def test_strix_halo_properties_are_those_of_real_ones(roots: dict[str, Path]) -> None:
+    nodes = roots["strix-halo"] / "sys/class/kfd/kfd/topology/nodes"
+    cpu, values = properties(nodes / "0/properties"), properties(nodes / "1/properties")
+    reported = {
+        "cpu_cores_count": 0,
+        "simd_count": 80,
+        "mem_banks_count": 1,
+        "wave_front_size": 32,
+        "array_count": 4,
+        "simd_arrays_per_engine": 2,
+        "simd_per_cu": 2,
+        "gfx_target_version": 110501,
+        "vendor_id": 4098,
+        "device_id": 5510,
+        "location_id": 50688,
+        "domain": 0,
+        "drm_render_minor": 128,
+        "hive_id": 0,
+        "unique_id": 0,
+        "num_xcc": 1,
+    }
+    assert {name: values[name] for name in reported} == reported
+    assert (cpu["cpu_cores_count"], cpu["simd_count"]) == (32, 0)
+    device = roots["strix-halo"] / "sys/bus/pci/devices/0000:c6:00.0"
+    assert (device / "class").read_text(encoding="ascii") == "0x038000\n"
+    assert (device / "mem_info_gtt_total").read_text(encoding="ascii") == "103079215104\n"
+
+
+def test_mi300a(roots: dict[str, Path]) -> None:
+    node = topology.read_node(roots["mi300a"])
+    assert [gpu.pci for gpu in node.gpus] == [f"000{domain}:02:00.0" for domain in range(4)]
+    for index, gpu in enumerate(node.gpus):
+        (part,) = gpu.partitions
+        assert (part.cus, part.xccs, part.gfx, part.atom) == (228, 6, "gfx942", 6)
+        assert (part.kfd_node, part.render_minor) == (4 + index, 128 + 8 * index)
+        assert (part.memory_bytes, part.memory_kind) == (98647808 << 10, "shared")
+        assert len(gpu.xgmi_peers) == 3
 
 
 @pytest.mark.parametrize("name", sample.names())

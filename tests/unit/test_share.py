@@ -8,7 +8,7 @@ from cdi.cumask import span
 from cdi.errors import PermanentError
 from cdi.node.gpu import Gpu
 from cdi.plan.share import Share, Slice, resolve
-from tests.unit.nodes import GIB, MI300X, cpx, gpu, partition, share, slice_of
+from tests.unit.nodes import GIB, MI300X, cpx, gpu, partition, radeon, share, slice_of
 
 
 def resolved(slice_: Slice, *gpus: Gpu) -> str:
@@ -63,9 +63,47 @@ def test_no_memory_of_a_gpu_that_has_some_is_refused(cus: int) -> None:
     assert "the share says none" in resolved(slice_of(gpu(), cus, 0), gpu())
 
 
-def test_no_memory_of_a_gpu_that_has_none_is_a_share() -> None:
-    bare = gpu(partitions=(partition(vram_bytes=0),))
-    assert resolved(slice_of(bare, span(0, 8), 0), bare) == ""
+UNKNOWN = {
+    "how many CUs it has": {"cus": 0},
+    "how much memory it has": {"memory_bytes": 0},
+    "which of its CUs can only be granted together": {"gfx_target_version": 0},
+}
+
+
+@pytest.mark.parametrize(("what", "changes"), UNKNOWN.items())
+def test_a_share_that_was_made_when_more_was_known_is_refused(
+    what: str, changes: dict[str, int]
+) -> None:
+    now = gpu(partitions=(partition(**changes),))
+    message = resolved(slice_of(gpu(), span(0, 8), GIB), now)
+    assert "can only be had whole and alone" in message
+    assert what in message
+
+
+@pytest.mark.parametrize("changes", [{"cus": 0}, {"memory_bytes": 0}])
+def test_what_was_all_of_a_gpu_is_not_taken_for_it_when_less_is_known(
+    changes: dict[str, int],
+) -> None:
+    now = gpu(partitions=(partition(**changes),))
+    for memory in (GIB, 192 * GIB):
+        assert "whole and alone" in resolved(slice_of(gpu(), span(0, 304), memory), now)
+
+
+def test_all_of_a_gpu_of_which_little_is_known_is_a_share() -> None:
+    bare = gpu(partitions=(partition(cus=0, memory_bytes=0),))
+    assert resolved(slice_of(bare, 0, 0), bare) == ""
+    # It has no part that is known to be its own once more is known.
+    assert "it names no CU" in resolved(slice_of(bare, 0, 0), gpu())
+
+
+def test_beside_a_gpu_that_is_held_to_a_part_all_must_be_known() -> None:
+    bare = gpu(partitions=(partition(cus=0, memory_bytes=0),))
+    slices = (slice_of(bare, 0, 0), slice_of(radeon(), span(0, 2), GIB))
+    with pytest.raises(PermanentError, match="whole and alone"):
+        resolve(share("share-a", *slices), {one.pci: one for one in (bare, radeon())})
+    scaled = Share("share-a", (slice_of(bare, 0, 0),), oversubscribed=True)
+    with pytest.raises(PermanentError, match="whole and alone"):
+        resolve(scaled, {MI300X: bare})
 
 
 def test_more_memory_than_there_is_is_refused_unless_booked_so() -> None:

@@ -179,11 +179,33 @@ def test_all_of_a_gpu_may_still_spill_if_its_memory_is_oversubscribed() -> None:
     assert edits["hooks"]
 
 
-def test_no_memory_limit_where_there_is_no_vram() -> None:
-    apu = gpu(partitions=(partition(cus=16, xccs=1, vram_bytes=0),), vram_bytes=0)
-    edits = rendered(node(apu), share("share-a", slice_of(apu, span(0, 8), 0)))["share-a"]
-    assert not [entry for entry in edits["env"] if "LIMIT" in entry]
-    assert "HSA_CU_MASK=0:0-7" in edits["env"]
+def test_the_hook_is_told_of_memory_that_the_kernel_does_not_charge() -> None:
+    apu = gpu(partitions=(partition(memory_kind="shared"),))
+    edits = rendered(node(apu), share("share-a", slice_of(apu, span(0, 8), GIB)))["share-a"]
+    assert f"HIP_DEVICE_MEMORY_LIMIT_0={GIB}" in edits["env"]
+    told = edits["hooks"][0]["args"][-1].split(",")
+    assert "memory=shared" in told
+    discrete = rendered(node(), share("share-a", slice_of(gpu(), span(0, 8), GIB)))["share-a"]
+    assert "memory" not in discrete["hooks"][0]["args"][-1]
+
+
+def test_all_cus_need_no_atom() -> None:
+    old = gpu(partitions=(partition(gfx_target_version=0),))
+    edits = rendered(node(old), share("share-a", slice_of(old, span(0, 304), GIB)))["share-a"]
+    assert "HSA_CU_MASK=0:0-303" in edits["env"]
+    # A narrower mask of the container's own is refused: nothing but all of it is known to hold.
+    assert "atom=304" in edits["hooks"][0]["args"][-1].split(",")
+
+
+def test_all_of_a_gpu_of_which_nothing_is_known_needs_nothing() -> None:
+    bare = gpu(partitions=(partition(cus=0, xccs=0, gfx_target_version=0, memory_bytes=0),))
+    edits = rendered(node(bare), share("share-a", slice_of(bare, 0, 0)))["share-a"]
+    assert edits["deviceNodes"]
+    assert "hooks" not in edits
+    two = [share(name, slice_of(bare, 0, 0)) for name in ("share-a", "share-b")]
+    rendering = renderer.render(node(bare), two, Options(), PATHS)
+    assert [offer.share.name for offer in rendering.offers] == ["share-a"]
+    assert "belongs to share 'share-a' as well" in rendering.warnings[0]
 
 
 def test_shares_that_overlap_are_not_both_offered() -> None:

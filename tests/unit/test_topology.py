@@ -14,7 +14,7 @@ from tests.captures import CPX, MI210, change, lay, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cdi.node.gpu import Gpu
+    from cdi.node.gpu import Gpu, Partition
 
 MI300X_BYTES = 206141652992  # 196592 MiB
 CPX_BYTES = 25767706624  # an eighth of it
@@ -74,7 +74,7 @@ def test_cpx_capture_has_63_partitions_under_their_own_names(cpx: Path) -> None:
     assert {part.queues for part in parts} == {24}
     assert [part.render_minor for part in parts] == list(range(128, 191))
     # The capture has no memory banks: the GPU's memory is parted, in eight even for the last GPU.
-    assert {part.vram_bytes for part in parts} == {CPX_BYTES}
+    assert {part.memory_bytes for part in parts} == {CPX_BYTES}
 
 
 def test_cpx_capture_identities(cpx: Path) -> None:
@@ -128,7 +128,7 @@ def test_mi210_capture(tmp_path: Path) -> None:
     for gpu in node.gpus:
         (part,) = gpu.partitions
         assert (part.gfx, part.cus, part.xccs, part.atom) == ("gfx90a", 104, 1, 1)
-        assert (part.index, part.queues, part.vram_bytes) == (0, 24, 68702699520)
+        assert (part.index, part.queues, part.memory_bytes) == (0, 24, 68702699520)
         assert (gpu.compute_mode, gpu.compute_modes, gpu.partitioned) == ("", (), False)
     # Location 25344, unique id 1801979520617338022, the first node: not the first by address.
     gpu = node.gpus[3]
@@ -220,10 +220,9 @@ def test_mixed_node_keeps_gpus_and_modes_apart(tmp_path: Path) -> None:
     assert [gpu.numa_node for gpu in node.gpus] == [0, 0, 1, None]
 
 
-def test_apu_has_no_id_and_no_memory_of_its_own(tmp_path: Path) -> None:
+def test_apu_has_no_id(tmp_path: Path) -> None:
     apu = by_pci(grow("mixed", tmp_path))["0000:c4:00.0"]
     assert (apu.unique_id, apu.uuid, apu.rocr_id) == (0, "", "")
-    assert (apu.vram_bytes, apu.partitions[0].vram_bytes) == (0, 0)
 
 
 def test_another_vendors_gpu_is_not_seen(tmp_path: Path) -> None:
@@ -370,25 +369,26 @@ def test_driver_below_module_only(tmp_path: Path) -> None:
     assert topology.read_node(root) == before
 
 
-def test_memory_without_a_total_is_the_sum_of_the_banks(tmp_path: Path) -> None:
-    root = grow("mixed", tmp_path)
-    (device(root, "0000:27:00.0") / "mem_info_vram_total").unlink()
-    gpu = by_pci(root)["0000:27:00.0"]
-    assert gpu.vram_bytes == 8 * CPX_BYTES
-    assert gpu.partitions[3].vram_bytes == CPX_BYTES
+# Memory
 
 
-def test_banks_of_both_vram_heaps_count_and_no_other(tmp_path: Path) -> None:
+def memory(part: Partition) -> tuple[int, str]:
+    return part.memory_bytes, part.memory_kind
+
+
+def test_banks_of_both_heaps_of_a_gpu_count_and_no_other(tmp_path: Path) -> None:
     root = grow("rx7900xtx", tmp_path)
     banks = nodes(root) / "1/mem_banks"
     for number, (heap, size) in enumerate([(1, 256 << 20), (2, 24 << 30), (0, 64 << 30), (4, 1)]):
         write(banks / f"{number}/properties", f"heap_type {heap}\nsize_in_bytes {size}")
     (part,) = topology.read_node(root).gpus[0].partitions
-    assert part.vram_bytes == (256 << 20) + (24 << 30)
+    assert part.memory_bytes == (256 << 20) + (24 << 30)
 
 
 @pytest.mark.parametrize(("mode", "count"), [("DPX", 2), ("QPX", 4)])
-def test_memory_is_parted_by_the_mode(tmp_path: Path, mode: str, count: int) -> None:
+def test_vram_is_parted_by_the_mode_where_no_banks_are_listed(
+    tmp_path: Path, mode: str, count: int
+) -> None:
     root = grow("mixed", tmp_path)
     write(device(root, "0000:27:00.0") / "current_compute_partition", mode)
     for number in range(3, 11):
@@ -397,7 +397,69 @@ def test_memory_is_parted_by_the_mode(tmp_path: Path, mode: str, count: int) -> 
             shutil.rmtree(nodes(root) / str(number))
     gpu = by_pci(root)["0000:27:00.0"]
     assert len(gpu.partitions) == count - 1
-    assert {part.vram_bytes for part in gpu.partitions} == {MI300X_BYTES // count}
+    assert {memory(part) for part in gpu.partitions} == {(MI300X_BYTES // count, "VRAM")}
+
+
+def test_a_part_of_the_vram_is_not_guessed_where_nothing_tells_the_parts(tmp_path: Path) -> None:
+    root = grow("mixed", tmp_path)
+    (device(root, "0000:27:00.0") / "current_compute_partition").unlink()
+    for number in range(3, 11):
+        shutil.rmtree(nodes(root) / f"{number}/mem_banks")
+    node = topology.read_node(root)
+    assert {part.memory_bytes for part in node.gpus[1].partitions} == {0}
+    assert len([line for line in node.warnings if "its memory is not known" in line]) == 8
+
+
+# What users measured: carve-out and limit of GTT, as amdgpu told them, and what HIP was offered.
+Z13 = (4294967296, 103079215104, 98304 << 20)  # kernel 7.1, ttm.pages_limit=25165824
+CARVED_OUT = (96 << 30, 16 << 30, 100663296 << 10)  # kernel 6.17 with amdgpu 6.16
+
+
+@pytest.mark.parametrize(
+    ("told", "bank", "expected"),
+    [
+        pytest.param(Z13, Z13[2], (Z13[2], "shared"), id="GTT"),
+        # From 6.15 on the larger of the two, which the kernel's cap on VRAM does charge.
+        pytest.param(CARVED_OUT, CARVED_OUT[2], (96 << 30, "VRAM"), id="large carve-out"),
+        # 6.10 to 6.14 offer GTT even where the carve-out is larger.
+        pytest.param(CARVED_OUT, 16 << 30, (16 << 30, "shared"), id="less GTT than VRAM"),
+        # Before 6.10 it is the carve-out.
+        pytest.param((512 << 20, 15 << 30), 512 << 20, (512 << 20, "VRAM"), id="carve-out"),
+        # Of the same size, and so it may be either.
+        pytest.param((32 << 30, 32 << 30), 32 << 30, (32 << 30, "shared"), id="either"),
+        # amdgpu.gttsize: KFD would give more than GTT has room for.
+        pytest.param((1 << 30, 8 << 30), 60 << 30, (8 << 30, "shared"), id="gttsize"),
+    ],
+)
+def test_memory_of_an_apu(
+    tmp_path: Path, told: tuple[int, ...], bank: int, expected: tuple[int, str]
+) -> None:
+    root = grow("strix-halo", tmp_path)
+    write(device(root, "0000:c6:00.0") / "mem_info_vram_total", str(told[0]))
+    write(device(root, "0000:c6:00.0") / "mem_info_gtt_total", str(told[1]))
+    change(nodes(root) / "1/mem_banks/0/properties", size_in_bytes=bank)
+    (gpu,) = topology.read_node(root).gpus
+    assert memory(gpu.partitions[0]) == expected
+    assert gpu.memory_bytes == expected[0]
+
+
+def test_an_apu_that_is_one_node_with_its_cpus(tmp_path: Path) -> None:
+    # Kernels before 6.6 with IOMMUv2 list one node for both, often without banks.
+    root = grow("strix-halo", tmp_path)
+    change(nodes(root) / "1/properties", cpu_cores_count=8, gfx_target_version=90002)
+    assert topology.read_node(root).gpus[0].partitions[0].memory_kind == "shared"
+    shutil.rmtree(nodes(root) / "1/mem_banks")
+    assert topology.read_node(root).gpus[0].partitions[0].memory_bytes == 0
+
+
+def test_memory_of_an_mi300a_in_partitions(tmp_path: Path) -> None:
+    root = grow("mi300a", tmp_path)
+    # The sizes of one that is not partitioned: 98647808 KiB, as rocminfo tells of each.
+    gpus = topology.read_node(root).gpus
+    assert {memory(gpu.partitions[0]) for gpu in gpus} == {(98647808 << 10, "shared")}
+    # No VRAM at all, which some kernels say by having no file.
+    (device(root, "0001:02:00.0") / "mem_info_vram_total").unlink()
+    assert memory(topology.read_node(root).gpus[1].partitions[0]) == (98647808 << 10, "shared")
 
 
 def test_partition_modes(tmp_path: Path) -> None:
