@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from cdi.command import generate, hooks, installing, look, runtime, share
+from cdi.command import doctor, generate, hooks, installing, look, runtime, share
 from cdi.command.arguments import Json, Sample, SpecDir, StateDir, Sysroot, UsageDir
 from cdi.command.output import write
 from cdi.errors import AmdCdiError
@@ -37,6 +37,7 @@ app.command("validate")(look.validate)
 app.command("diff")(look.diff)
 app.command("inject")(look.inject)
 app.command("topology")(look.show_topology)
+app.command("doctor")(doctor.doctor)
 app.command("hooks-d")(hooks.hooks_d)
 app.command("install")(installing.install)
 app.command("uninstall")(installing.uninstall)

@@ -76,6 +76,20 @@ class Containerd:
         return self.files[0]
 
     @property
+    def paths(self) -> list[Path]:
+        """The files that it is read from."""
+        return [file.path for file in self.files]
+
+    @property
+    def without_cri(self) -> Path | None:
+        """The file that turns CRI off, if one does."""
+        for file in self.files:
+            off = value_at(_document(file), ("disabled_plugins",))
+            if isinstance(off, list) and CRI & set(map(str, off)):
+                return file.path
+        return None
+
+    @property
     def setting(self) -> Setting:
         """What CRI does with CDI names when containerd is started with this."""
         merged: dict[str, Any] = {}
@@ -206,14 +220,12 @@ class Containerd:
 
     def _require_cri(self) -> None:
         """Raise PermanentError where CRI, which alone needs this, is turned off."""
-        for file in self.files:
-            off = value_at(_document(file), ("disabled_plugins",))
-            if isinstance(off, list) and CRI & set(map(str, off)):
-                raise PermanentError(
-                    f"{file.path} has CRI among disabled_plugins, so Kubernetes cannot use this "
-                    "containerd, and ctr and nerdctl need no configuration for CDI",
-                    "take it out there if Kubernetes shall use it",
-                )
+        if self.without_cri:
+            raise PermanentError(
+                f"{self.without_cri} has CRI among disabled_plugins, so Kubernetes cannot use this "
+                "containerd, and ctr and nerdctl need no configuration for CDI",
+                "take it out there if Kubernetes shall use it",
+            )
 
     def _require_versions(self) -> None:
         for file in self.files:

@@ -43,6 +43,11 @@ class Docker:
         return cls(edited, version)
 
     @property
+    def paths(self) -> list[Path]:
+        """The files that it is read from."""
+        return [self.file.path]
+
+    @property
     def setting(self) -> Setting:
         """What the daemon does with CDI names when it is started with this."""
         document = jsontext.parse(self.file.text or "", str(self.file.path))

@@ -76,6 +76,11 @@ class Layers:
         return self.version is None or self.version >= self.family.since
 
     @property
+    def paths(self) -> list[Path]:
+        """The files that it is read from."""
+        return [*[path for path, _ in self.files], self.own]
+
+    @property
     def setting(self) -> Setting:
         """What the runtime does with CDI names."""
         own = [(self.own, tomltext.parse(self.text, str(self.own)))] if self.text else []
