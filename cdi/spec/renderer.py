@@ -192,6 +192,7 @@ def _offer(share: Share, grants: Sequence[Grant], options: Options, host_paths: 
     if all(grant.whole for grant in grants) and not share.oversubscribed:
         whole: ContainerEdits = {**edits, "env": visible}
         return Offer(share, {"name": share.name, "containerEdits": whole}, file, None)
+    _require_charged(share, grants, options)
     env = [*visible, *_limits(share, grants), f"LD_AUDIT={CONTAINER_LIBRARY}"]
     if host_paths.usage_dir:
         env.append(f"HIP_DEVICE_MEMORY_SHARED_CACHE={CONTAINER_USAGE}")
@@ -229,6 +230,17 @@ def _nodes(partitions: Iterable[Partition]) -> list[DeviceNode]:
             paths.append(f"/dev/dri/card{partition.card_minor}")
         paths.append(f"/dev/dri/renderD{partition.render_minor}")
     return [{"path": path, "permissions": "rw"} for path in paths]
+
+
+def _require_charged(share: Share, grants: Sequence[Grant], options: Options) -> None:
+    """Raise PermanentError if dmem alone is to hold memory that it does not charge."""
+    for grant in grants if options.require == "dmem" else ():
+        if grant.memory and grant.partition.memory_kind == "shared":
+            raise PermanentError(
+                f"share {share.name!r}: dmem was expected to hold the memory of GPU "
+                f"{grant.gpu.pci}, and that is shared with the host, which dmem does not charge",
+                "let the library hold shares, with --require any",
+            )
 
 
 def _require_turns(share: Share, others: Sequence[Share]) -> None:

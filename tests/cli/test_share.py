@@ -263,6 +263,18 @@ def test_the_memory_of_an_apu_is_what_hip_is_offered(on: MakeHost) -> None:
     assert "memory=shared" in edits_["hooks"][0]["args"][-1]
 
 
+def test_a_share_of_an_apu_that_dmem_alone_is_to_hold(on: MakeHost) -> None:
+    host = on("strix-halo")
+    half = ("--gpu", "0", "--cores", "50", "--memory", "48GiB")
+    refused = "dmem was expected to hold the memory of GPU 0000:c6:00.0, and that is shared"
+    host.share("create", "a", *half, "--require", "dmem").failed(refused, "--require any")
+    assert not host.ledger_file.exists()
+    host.share("create", "a", *half).done()
+    # Whoever asks for it for all shares is told what that costs.
+    assert refused in " ".join(host.generate("--require", "dmem").done().err.split())
+    assert "share-a" not in host.run("list").done().out
+
+
 def test_a_gpu_of_which_not_all_is_known(own: MakeHost) -> None:
     host = own("rx7900xtx")
     node = host.sysroot / "sys/devices/virtual/kfd/kfd/topology/nodes/1/properties"

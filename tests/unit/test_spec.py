@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cdi.cumask import span
 from cdi.node.gpu import Node
 from cdi.plan.options import Options
 from cdi.plan.share import Share
 from cdi.spec import renderer
 from cdi.spec.edits import ContainerEdits, Device
-from tests.unit.nodes import GIB, cpx, gpu, node, partition, radeon, share, slice_of
+from tests.unit.nodes import GIB, MI300X, cpx, gpu, node, partition, radeon, share, slice_of
 
 PATHS = renderer.HostPaths(Path("/var/lib/amd-cdi/shares"), Path("/run/amd-cdi/usage"))
 UUID = "8eff74a1-0000-1000-801b-b56457addd1b"
@@ -187,6 +189,24 @@ def test_the_hook_is_told_of_memory_that_the_kernel_does_not_charge() -> None:
     assert "memory=shared" in told
     discrete = rendered(node(), share("share-a", slice_of(gpu(), span(0, 8), GIB)))["share-a"]
     assert "memory" not in discrete["hooks"][0]["args"][-1]
+
+
+@pytest.mark.parametrize("require", ["any", "dmem", "library", "none"])
+def test_dmem_alone_is_given_no_memory_that_it_does_not_charge(require: str) -> None:
+    apu = gpu(partitions=(partition(memory_kind="shared"),))
+    part = share("share-a", slice_of(apu, span(0, 8), GIB))
+    whole = share("share-b", slice_of(apu, span(0, 304), 192 * GIB))
+    discrete = share("share-c", slice_of(gpu(), span(0, 8), GIB))
+    options = Options(require=require)  # type: ignore[arg-type]
+    for held, on, offered in (
+        (part, apu, require != "dmem"),
+        (whole, apu, True),  # held to nothing
+        (discrete, gpu(), True),
+    ):
+        made = renderer.render(node(on), [held], options, PATHS)
+        assert [offer.share for offer in made.offers] == [held] * offered
+        refused = f"left out: share 'share-a': dmem was expected to hold the memory of GPU {MI300X}"
+        assert [warning.startswith(refused) for warning in made.warnings] == [True] * (not offered)
 
 
 def test_all_cus_need_no_atom() -> None:
