@@ -99,10 +99,15 @@ def plugin(
 
 @contextmanager
 def scene(
-    root: Path, name: str, *arguments: str, cluster: bool = True, nodes: Sequence[str] = (NODE,)
+    root: Path,
+    name: str,
+    *arguments: str,
+    cluster: bool = True,
+    nodes: Sequence[str] = (NODE,),
+    change: Callable[[Path], None] = lambda _: None,
 ) -> Iterator[Scene]:
-    """Lay out a sample node and run everything on it."""
-    lay(root, name)
+    """Lay out a sample node, change it and run everything on it."""
+    change(lay(root, name))
     kubelet = KubeletSide(root / "kubelet")
     kubelet.start()
     server = ApiServer().start() if cluster else None
