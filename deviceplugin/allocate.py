@@ -11,26 +11,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol
 
 from cdi.errors import AmdCdiError, PermanentError, TemporaryError
 from cdi.plan import planner
-from cdi.plan.names import label, partition_names
 from cdi.plan.planner import Want
+from cdi.plan.share import Share
 from cdi.state.ledger import Ledger
 from cdi.state.specs import NodeSpecs
 from deviceplugin import bookings, events, nodelock, pods
 from deviceplugin.cluster import ApiError, Cluster
 from deviceplugin.deadline import Deadline
-from deviceplugin.devices import Unit, by_device_id
+from deviceplugin.devices import Place
 from deviceplugin.events import Events
 from deviceplugin.inventory import Inventory
 from deviceplugin.log import log
 from deviceplugin.nodelock import Held, Seen
 from deviceplugin.pods import Container, Pod, Pods, share_prefix
+from deviceplugin.refusal import ELSEWHERE, Refusal, told
 from deviceplugin.reservations import Reservations
 from deviceplugin.retries import Retries
-from deviceplugin.slots import Slots, decode, emptied, encode
+from deviceplugin.slots import Booking, Slots, decode, emptied, encode
+from deviceplugin.whole import free_units, taken
 
 WORK_SECONDS = 4.5
 FIND_SECONDS = 3.0
@@ -40,83 +41,19 @@ CLEAN_SECONDS = 1.5
 """These add up to less than 10 s, which is what an Allocate takes at most."""
 
 
-class Allocator(Protocol):
-    """Who answers kubelet."""
-
-    def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
-        """Return the names of CDI devices; raises AmdCdiError."""
-
-
-@dataclass(frozen=True, slots=True)
-class WholeGpus:
-    """Answers without a cluster: the GPUs that kubelet chose, each one whole."""
-
-    reservations: Reservations
-    inventory: Inventory
-
-    def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
-        """Return the GPUs of these ids; raises PermanentError if a share lives on one."""
-        chosen = units_of(device_ids, self.inventory)
-        shares = self.reservations.read().shares
-        for unit in chosen:
-            living = [
-                share.name
-                for share in shares
-                if any(one.place == unit.place for one in share.slices)
-            ]
-            if living:
-                raise PermanentError(
-                    f"GPU {label(unit.gpu, unit.partition)} was asked for whole, and these shares "
-                    f"live on it: {', '.join(living)}",
-                    "remove them with: amd-cdi share remove",
-                )
-        names = [partition_names(unit.gpu, unit.partition, ("uuid", "pci"))[0] for unit in chosen]
-        log.info("gave %s whole", ", ".join(names))
-        return names
-
-
-def units_of(device_ids: Sequence[str], inventory: Inventory) -> list[Unit]:
-    """Return the units of kubelet's ids, each of which has to be another one.
-
-    Raises PermanentError otherwise.
-    """
-    state = inventory.state
-    owners = by_device_id(state.units)
-    for device_id in device_ids:
-        if device_id not in owners:
-            raise PermanentError(
-                f"kubelet asked for the device {device_id!r}, and this node has none such",
-                "restart kubelet if it does not learn of the node's GPUs",
-            )
-    found = list(dict.fromkeys(owners[device_id] for device_id in device_ids))
-    if len(found) < len(device_ids):
-        raise PermanentError(
-            f"{len(device_ids)} GPUs were asked for, and {', '.join(device_ids)} are on "
-            f"{len(found)}: without HAMi's scheduler GPUs are given whole",
-            "ask for fewer, or let HAMi's scheduler place the pod",
-        )
-    for unit in found:
-        _require_health(unit, inventory)
-    return found
-
-
-def _require_health(unit: Unit, inventory: Inventory) -> None:
-    fault = inventory.state.faults.get(unit.place)
-    if fault:
-        raise PermanentError(
-            f"GPU {label(unit.gpu, unit.partition)} is not healthy: {fault}",
-            "see the events of this node",
-        )
-
-
-def _asks(pod: Pod, count: int) -> bool:
-    """Whether kubelet would ask for so many devices for the next slot of a pod."""
+def _slots(pod: Pod) -> Slots:
+    """Return the slots of a pod that wait; none if nobody can tell."""
     try:
-        slots = decode(pod.to_allocate)
-    except PermanentError:
-        return False
+        return decode(pod.to_allocate)
+    except Refusal:
+        return ()
+
+
+def _asked(pod: Pod, count: int) -> tuple[Booking, ...]:
+    """Return the next slot of a pod, if kubelet would ask for so many devices for it."""
+    slots = _slots(pod)
     index = bookings.next_slot(slots)
-    return index is not None and len(slots[index]) == count
+    return slots[index] if index is not None and len(slots[index]) == count else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +102,26 @@ class Hami:
     """Held by whoever looks at pods and reservations together."""
     memory_scale: float
 
+    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        """Return ids of what HAMi booked, if a pod waits for it, and otherwise of free GPUs.
+
+        So kubelet's ids say for most pods what they are on; ``allocate`` does not depend on it.
+        """
+        state = self.inventory.state
+        for pod in filter(self._waits, self.pods.all()):
+            booked = {booking.id for booking in _asked(pod, size)}
+            if booked:
+                others = {unit.place for unit in state.units if unit.id not in booked}
+                return self.inventory.choose(available, must_include, size, without=others)
+        occupied = taken(self.reservations.read().shares) | self._booked()
+        return self.inventory.choose(available, must_include, size, without=occupied)
+
     def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
         """Return the share of the container that kubelet asks for."""
         work = Deadline.after(WORK_SECONDS)
         if not self.turn.acquire(timeout=work.left):
             raise TemporaryError(
-                f"the allocation before this one has not ended for {WORK_SECONDS:.0f} s",
-                "kubelet's next attempt may succeed",
+                f"the allocation before this one has not ended for {WORK_SECONDS:.0f} s"
             )
         try:
             claim = self._find(device_ids, work)
@@ -186,8 +136,8 @@ class Hami:
                     return [self._give(claim, device_ids, work)]
             except AmdCdiError as error:
                 self._fail(claim, error)
-                kind = TemporaryError if isinstance(error, TemporaryError) else PermanentError
-                raise kind(f"pod {claim.pod}: {error.message}", error.hint) from error
+                error.message = f"pod {claim.pod}: {error.message}"
+                raise
         finally:
             self.turn.release()
 
@@ -199,7 +149,7 @@ class Hami:
         seen = nodelock.seen(self.cluster.node(self.node, work))
         if seen.lock is not None and seen.lock.pod:
             known = self.pods.named(seen.lock.namespace, seen.lock.pod) if remembering else None
-            if known and self._waits(known) and _asks(known, len(device_ids)):
+            if known and self._waits(known) and _asked(known, len(device_ids)):
                 return _Claim(known, seen, None, remembered=True)
             try:
                 document = self.cluster.pod(seen.lock.namespace, seen.lock.pod, work)
@@ -211,7 +161,7 @@ class Hami:
                 self.pods.put(owner)
                 if self._waits(owner):
                     count = len(device_ids)
-                    plain = None if _asks(owner, count) else self._plain(seen, count)
+                    plain = None if _asked(owner, count) else self._plain(seen, count)
                     return plain or _Claim(owner, seen, None)
         patience = Deadline.after(min(FIND_SECONDS, work.left))
         while True:
@@ -222,10 +172,10 @@ class Hami:
             if not patience.left:
                 break
             self.pods.await_change(number, patience.left)
-        raise PermanentError(
+        raise Refusal(
             f"a pod of node {self.node} that waits for {len(device_ids)} GPU(s) was expected, and "
             "neither the node's lock nor the pods' annotations name one",
-            "create the pod anew; see that HAMi's scheduler and this plugin agree on the node name",
+            "create the pod anew",
         )
 
     def _waits(self, pod: Pod) -> bool:
@@ -243,7 +193,7 @@ class Hami:
         for known in waiting:
             try:
                 decode(known.to_allocate)
-            except PermanentError as error:
+            except Refusal as error:
                 self.events.about_malformed(known, error)
                 continue
             document = self.cluster.pod(known.namespace, known.name, work)
@@ -273,23 +223,38 @@ class Hami:
         return self._slot(claim, device_ids, work)
 
     def _whole(self, pod: Pod, container: Container, device_ids: Sequence[str]) -> str:
-        chosen = units_of(device_ids, self.inventory)
-        name = pod.share_name(container)
-        wants = [Want(unit.gpu, unit.partition) for unit in chosen]
-        self._book(name, wants, 1.0, pod.later(container))
-        log.info("gave %s of pod %s whole GPUs: %s", container.name, pod, ", ".join(device_ids))
+        name, before = pod.share_name(container), pod.later(container)
+
+        def plan(living: tuple[Share, ...]) -> Share:
+            occupied = taken(living, Share(name, (), before=before)) | self._booked()
+            chosen = free_units(device_ids, self.inventory, occupied)
+            wants = [Want(unit.gpu, unit.partition) for unit in chosen]
+            return planner.plan(name, wants, living, before=before)
+
+        self._book(name, plan)
+        log.info("gave %s of pod %s whole GPUs for %s", container.name, pod, ", ".join(device_ids))
         return name
+
+    def _booked(self) -> set[Place]:
+        """Return where pods that HAMi is allocating will have their shares."""
+        booked = {
+            booking.id
+            for pod in filter(self._waits, self.pods.all())
+            for slot in _slots(pod)
+            for booking in slot
+        }
+        return {unit.place for unit in self.inventory.state.units if unit.id in booked}
 
     def _slot(self, claim: _Claim, device_ids: Sequence[str], work: Deadline) -> str:
         pod = claim.pod
         slots = decode(pod.to_allocate)
         index = bookings.next_slot(slots)
         if index is None:
-            raise PermanentError("a slot that waits was expected", "create the pod anew")
+            raise Refusal("a slot that waits was expected", "create the pod anew")
         container = bookings.containers_of(slots, pod.containers)[index]
         slot = slots[index]
         if len(slot) != len(device_ids):
-            raise PermanentError(
+            raise Refusal(
                 f"kubelet asked for {len(device_ids)} GPU(s), and HAMi booked {len(slot)} for "
                 f"container {container.name!r}",
                 "create the pod anew",
@@ -297,15 +262,13 @@ class Hami:
         wants = []
         for booking in slot:
             unit = bookings.unit_of(booking, self.inventory.state.units)
-            _require_health(unit, self.inventory)
+            self.inventory.require_health(unit)
             wants.append(bookings.want(booking, unit))
-        name = pod.share_name(container)
+        name, before = pod.share_name(container), pod.later(container)
         rest = emptied(slots, index)
         self._book(
             name,
-            wants,
-            self.memory_scale,
-            pod.later(container),
+            lambda living: planner.plan(name, wants, living, self.memory_scale, before),
             lambda ledger: claim.told.append(self._tell(claim, rest, ledger, work)),
         )
         self.pods.put(*claim.told)
@@ -319,41 +282,35 @@ class Hami:
     def _book(
         self,
         name: str,
-        wants: Sequence[Want],
-        memory_scale: float,
-        before: tuple[str, ...],
+        plan: Callable[[tuple[Share, ...]], Share],
         tell: Callable[[Ledger], None] | None = None,
     ) -> None:
-        """Write the share into ledger and spec, if the cluster can be told of it."""
+        """Write the share that is planned beside the living ones, if the cluster can be told."""
 
         def add(ledger: Ledger) -> Ledger:
             # One of this name is left of an attempt that kubelet never got the answer of.
             if ledger.share(name) is not None:
                 ledger = ledger.without_share(name)
             try:
-                share = planner.plan(name, wants, ledger.shares, memory_scale, before)
+                return ledger.with_share(plan(ledger.shares))
             except PermanentError:
                 # The scheduler books what pods that are gone had, which may not be back yet.
                 living = bookings.living(ledger.shares, self.pods.all())
                 if not self.pods.complete.is_set() or living == ledger.shares:
                     raise
-                ledger = Ledger(living, ledger.options)
-                share = planner.plan(name, wants, ledger.shares, memory_scale, before)
-            return ledger.with_share(share)
+                return Ledger(living, ledger.options).with_share(plan(living))
 
         def confirm(made: NodeSpecs) -> None:
             if not made.offers(name):
-                raise PermanentError(
-                    f"the share {name} cannot be offered: {'; '.join(made.warnings)[:500]}",
-                    "see: amd-cdi validate",
+                log.error("%s cannot be offered: %s", name, "; ".join(made.warnings))
+                raise Refusal(
+                    f"the share {name} cannot be offered, as the log of this node's plugin tells",
+                    ELSEWHERE,
                 )
             if tell is not None:
                 tell(made.ledger)
 
-        try:
-            self.reservations.change(add, confirm=confirm)
-        except PermanentError as error:
-            raise PermanentError(error.message, error.hint or "see: amd-cdi share list") from error
+        self.reservations.change(add, confirm=confirm)
 
     def _tell(self, claim: _Claim, rest: Slots, ledger: Ledger, work: Deadline) -> Pod:
         """Write into the pod what it gets; return it as it is then."""
@@ -385,7 +342,7 @@ class Hami:
             ):
                 return pods.parse(found)
             if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
-                raise PermanentError(
+                raise Refusal(
                     "it was changed or deleted while its GPUs were allocated", "create it anew"
                 ) from error
             raise
@@ -408,7 +365,7 @@ class Hami:
     def _fail(self, claim: _Claim, error: AmdCdiError) -> None:
         """Tell HAMi and the user that a pod did not get its GPUs."""
         pod = claim.pod
-        self.events.about_pod(pod, events.REFUSED, str(error))
+        self.events.about_pod(pod, events.REFUSED, told(error))
         if claim.container is not None:
             return
         try:

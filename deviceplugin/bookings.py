@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cdi import cumask
-from cdi.errors import PermanentError
 from cdi.plan import planner
 from cdi.plan.amount import ALL, MIB, Amount
 from cdi.plan.planner import Want
 from cdi.plan.share import Share, Slice
 from deviceplugin.devices import Unit
 from deviceplugin.pods import FAILED, Container, Pod, pod_uid, share_prefix
+from deviceplugin.refusal import Refusal
 from deviceplugin.slots import Booking, Slots, decode
 
 
@@ -21,10 +21,10 @@ def containers_of(slots: Slots, containers: Sequence[Container]) -> list[Contain
     """Return the container of each slot.
 
     Older schedulers leave out the slots of leading containers, so fewer slots belong to the last
-    containers. Raises PermanentError if there are more slots than containers.
+    containers. Raises Refusal if there are more slots than containers.
     """
     if len(slots) > len(containers):
-        raise PermanentError(
+        raise Refusal(
             f"a slot for each of {len(containers)} containers was expected, found {len(slots)}",
             "let HAMi's scheduler write the annotation",
         )
@@ -37,12 +37,12 @@ def next_slot(slots: Slots) -> int | None:
 
 
 def unit_of(booking: Booking, units: Iterable[Unit]) -> Unit:
-    """Return the unit that a booking names; raises PermanentError if the node has none such."""
+    """Return the unit that a booking names; raises Refusal if the node has none such."""
     for unit in units:
         # A scheduler that has seen the node with another split count knows another ending.
         if unit.id == booking.id or unit.id.partition("#")[0] == booking.id.partition("#")[0]:
             return unit
-    raise PermanentError(
+    raise Refusal(
         f"HAMi booked the GPU {booking.id!r}, and this node has none of that id",
         "wait until the scheduler has read this node's annotation again",
     )
@@ -58,7 +58,7 @@ def want(booking: Booking, unit: Unit) -> Want:
     if is_whole(booking, unit):
         return Want(unit.gpu, unit.partition)
     if not booking.cus or (unit.memory_mib and not booking.memory_mib):
-        raise PermanentError(
+        raise Refusal(
             f"HAMi booked {booking.cus} CUs and {booking.memory_mib} MiB of GPU {booking.id!r}, "
             "and a share needs some of both",
             "use a scheduler that books amd.com/gpucores and amd.com/gpumem",
@@ -86,12 +86,12 @@ def held_cus(pod_uid: str, shares: Iterable[Share], units: Iterable[Unit]) -> st
 
 
 def parse_cus(text: str) -> dict[str, int]:
-    """Return the CU sets of an annotation; raises PermanentError if it is not one."""
+    """Return the CU sets of an annotation; raises Refusal if it is not one."""
     try:
         document = json.loads(text)
         return {str(unit_id): cumask.parse_cus(cus) for unit_id, cus in document.items()}
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise PermanentError(
+        raise Refusal(
             f"an object of GPU ids and CU lists was expected, found {text[:80]!r}: {error}",
             "delete the pod, so that its share is given back",
         ) from error
@@ -100,12 +100,12 @@ def parse_cus(text: str) -> dict[str, int]:
 def served(pod: Pod) -> list[tuple[Container, tuple[Booking, ...]]]:
     """Return the containers whose slots have been served, with what was booked for them.
 
-    Raises PermanentError if the annotations are malformed or do not belong together.
+    Raises Refusal if the annotations are malformed or do not belong together.
     """
     booked = decode(pod.allocated)
     waiting = decode(pod.to_allocate) if pod.to_allocate else ((),) * len(booked)
     if len(waiting) != len(booked):
-        raise PermanentError(
+        raise Refusal(
             f"as many slots to allocate as allocated were expected, found {len(waiting)} and "
             f"{len(booked)}",
             "let HAMi's scheduler write the annotations",
@@ -122,7 +122,7 @@ def rebuilt(pod: Pod, units: Sequence[Unit], living: Iterable[Share]) -> tuple[S
     """Return the shares of a pod that are not among the living ones, from its annotations.
 
     The annotation has the pod's total of each GPU: containers that share one get their parts of it
-    in their order. Raises PermanentError if the annotations do not tell, or tell of CUs that
+    in their order. Raises Refusal if the annotations do not tell, or tell of CUs that
     another share has.
     """
     found: list[Share] = []
@@ -153,10 +153,10 @@ def _slice(booking: Booking, unit: Unit, pool: Mapping[str, int], others: Iterab
             if slice_.place == unit.place:
                 taken |= slice_.claim
     if not unit.bookable:
-        raise PermanentError(
+        raise Refusal(
             f"HAMi booked a part of GPU {booking.id!r}, and it is not known any more how many CUs "
             "and how much memory it has",
-            "see: amd-cdi topology",
+            "delete the pod, so that it is scheduled anew",
         )
     atom = partition.atom or partition.cus
     everything = cumask.span(0, partition.cus)
@@ -168,7 +168,7 @@ def _slice(booking: Booking, unit: Unit, pool: Mapping[str, int], others: Iterab
         free = cumask.whole_atoms(told & everything & ~taken, partition.cus, atom)
         size = max(atom, booking.cus // atom * atom)
     if free.bit_count() < size:
-        raise PermanentError(
+        raise Refusal(
             f"{size} CUs of GPU {booking.id!r} were expected to be this pod's, and of those that "
             f"are told ({cumask.format_cus(told) or 'none'}) {free.bit_count()} are no other's",
             "delete the pod, so that it is scheduled anew",
@@ -186,7 +186,7 @@ def living(shares: Iterable[Share], pods: Iterable[Pod]) -> tuple[Share, ...]:
 
 def reconciled(
     shares: Iterable[Share], pods: Iterable[Pod], units: Sequence[Unit], *, starting: bool
-) -> tuple[tuple[Share, ...], list[tuple[Pod, PermanentError]]]:
+) -> tuple[tuple[Share, ...], list[tuple[Pod, Refusal]]]:
     """Return the shares that live, in order of name, and the pods whose annotations are of no use.
 
     Shares of pods that are gone or have ended go. What pods' annotations say they have, and the
@@ -207,7 +207,7 @@ def reconciled(
             continue
         try:
             kept += rebuilt(pod, units, kept)
-        except PermanentError as error:
+        except Refusal as error:
             useless.append((pod, error))
     return tuple(sorted(kept, key=lambda share: share.name)), useless
 
@@ -218,7 +218,7 @@ def _interrupted(pod: Pod, share_name: str) -> bool:
     try:
         waiting = decode(pod.to_allocate)
         owners = containers_of(waiting, pod.containers)
-    except PermanentError:
+    except Refusal:
         return False
     return any(
         slot and pod.share_name(container) == share_name

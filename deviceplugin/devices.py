@@ -26,6 +26,10 @@ SHARES_GFX12 = 2
 GFX12_VERSION = 120000
 
 
+Place = tuple[str, int]
+"""PCI address of a GPU, and the partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """A GPU or partition that pods can book shares of."""
@@ -38,7 +42,7 @@ class Unit:
     """What its memory is booked by, at least 1."""
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> Place:
         """What tells it from every other, as in a share's slices."""
         return self.gpu.pci, self.partition.index
 

@@ -11,6 +11,7 @@ from deviceplugin.cluster import Cluster, Json
 from deviceplugin.deadline import Deadline
 from deviceplugin.log import log
 from deviceplugin.pods import Pod
+from deviceplugin.refusal import told
 from deviceplugin.retries import Retries
 
 SOURCE = "amd-device-plugin"
@@ -59,7 +60,7 @@ class Events:
                 self.told.clear()
             self.told.add(key)
             log.warning("the annotations of pod %s are of no use: %s", pod, error)
-            self.about_pod(pod, MALFORMED, str(error))
+            self.about_pod(pod, MALFORMED, told(error))
 
     def about_node(self, reason: str, message: str) -> None:
         """Write an event about this node, a warning unless something recovered."""

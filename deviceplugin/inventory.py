@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from cdi.plan.names import label
 from deviceplugin import preferred
 from deviceplugin import v1beta1_pb2 as api
-from deviceplugin.devices import RESOURCE, Naming, Unit
+from deviceplugin.devices import RESOURCE, Naming, Place, Unit, by_device_id
 from deviceplugin.preferred import Policy
+from deviceplugin.refusal import ELSEWHERE, Refusal
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
@@ -22,7 +25,7 @@ class State:
     """Those that are there."""
     missing: tuple[Unit, ...] = ()
     """Those that were there before and whose GPU is gone: kubelet hears that they are unhealthy."""
-    faults: dict[tuple[str, int], str] = field(default_factory=dict)
+    faults: dict[Place, str] = field(default_factory=dict)
     """What is wrong with units that are there, by place."""
 
     @property
@@ -94,9 +97,43 @@ class Inventory:
         with self._changed:
             self._changed.notify_all()
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
-        """Return the ids to hand out."""
-        return preferred.choose(self._state.units, available, must_include, size, self._policy)
+    def alike(self, unit: Unit) -> list[Unit]:
+        """Return the units of the node that are counted under the same resource as this one."""
+        resource = unit.resource(self._naming)
+        return [other for other in self._state.units if other.resource(self._naming) == resource]
+
+    def choose(
+        self,
+        available: Sequence[str],
+        must_include: Sequence[str],
+        size: int,
+        without: Collection[Place] = (),
+    ) -> list[str]:
+        """Return ids to hand out: of different units, and of none in these places."""
+        state = self._state
+        owners = by_device_id(state.units)
+        free = [one for one in available if one in owners and owners[one].place not in without]
+        return preferred.choose(state.units, free, must_include, size, self._policy)
+
+    def require_health(self, unit: Unit) -> None:
+        """Raise Refusal if a unit is not healthy."""
+        fault = self._state.faults.get(unit.place)
+        if fault:
+            raise Refusal(
+                f"GPU {label(unit.gpu, unit.partition)} is not healthy: {fault}", ELSEWHERE
+            )
+
+
+class Allocator(Protocol):
+    """Who decides what kubelet is answered with."""
+
+    def prefer(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """Return which of the available ids to hand out, or fewer; raises AmdCdiError."""
+
+    def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
+        """Return the names of CDI devices; raises AmdCdiError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +142,7 @@ class Resource:
 
     name: str
     inventory: Inventory
-    allocate_ids: Callable[[Sequence[str]], Sequence[str]]
+    allocator: Allocator
 
     def listed(self) -> tuple[int, Sequence[api.Device]]:
         """Return the devices and the number they are as of."""
@@ -123,8 +160,8 @@ class Resource:
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
         """Return the ids to hand out."""
-        return self.inventory.prefer(available, must_include, size)
+        return self.allocator.prefer(available, must_include, size)
 
     def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
         """Return the CDI devices for a container."""
-        return self.allocate_ids(device_ids)
+        return self.allocator.allocate(device_ids)

@@ -26,38 +26,29 @@ def choose(
     size: int,
     policy: Policy,
 ) -> list[str]:
-    """Return ``size`` of the available ids, among them those that must be included.
+    """Return up to ``size`` of the available ids, among them those that must be included.
 
-    Ids of different units first: a container that asks for two wants two GPUs. Fewer are returned
-    only if there are not enough. Ids that are no unit's are ignored.
+    No other is of a unit that has given one: a container that asks for two wants two GPUs, and gets
+    fewer ids if there are not enough. Ids that are no unit's are ignored.
     """
     units = tuple(units)
     owners = by_device_id(units)
-    must = [device_id for device_id in dict.fromkeys(must_include) if device_id in owners][:size]
-    free: dict[tuple[str, int], list[str]] = {}
-    for device_id in dict.fromkeys(available):
-        if device_id in owners and device_id not in must:
-            free.setdefault(owners[device_id].place, []).append(device_id)
-    rank = {device_id: number for number, device_id in enumerate(owners)}
-    for device_ids in free.values():
-        device_ids.sort(key=rank.__getitem__)
-    chosen = list(must)
-    had = {owners[device_id].place for device_id in must}
-    while len(chosen) < size and free:
-        fresh = [unit for unit in units if unit.place in free and unit.place not in had]
-        if not fresh:
-            # Every unit has given one: begin another round.
-            had = set()
-            continue
-        wanted = size - len(chosen)
-        held = [owners[device_id] for device_id in chosen]
-        order = _spread if policy == "spread" else _pack
-        for unit in order(fresh, free, held, wanted):
-            chosen.append(free[unit.place].pop(0))
-            had.add(unit.place)
-            if not free[unit.place]:
-                del free[unit.place]
-    return chosen
+    chosen = [device_id for device_id in dict.fromkeys(must_include) if device_id in owners][:size]
+    held = [owners[device_id] for device_id in chosen]
+    had = {unit.place for unit in held}
+    listed = set(available)
+    free = {
+        unit.place: ids
+        for unit in units
+        if unit.place not in had
+        and (ids := [device_id for device_id in unit.device_ids if device_id in listed])
+    }
+    fresh = [unit for unit in units if unit.place in free]
+    order = _spread if policy == "spread" else _pack
+    return [
+        *chosen,
+        *(free[unit.place][0] for unit in order(fresh, free, held, size - len(chosen))),
+    ]
 
 
 Free = Mapping[tuple[str, int], Sequence[str]]

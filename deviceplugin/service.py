@@ -12,6 +12,7 @@ from cdi.errors import AmdCdiError, TemporaryError
 from cdi.spec.renderer import KIND
 from deviceplugin import v1beta1_pb2 as api
 from deviceplugin.log import log
+from deviceplugin.refusal import told
 
 M = TypeVar("M", bound=Message)
 
@@ -123,7 +124,7 @@ def _unary(method: Callable[[M], Message], request: type[M]) -> grpc.RpcMethodHa
             log.error("%s", error)
             temporary = isinstance(error, TemporaryError)
             code = grpc.StatusCode.UNAVAILABLE if temporary else grpc.StatusCode.FAILED_PRECONDITION
-            context.abort(code, str(error))
+            context.abort(code, told(error))
         except Exception as error:  # noqa: BLE001 -- kubelet gets a reason, never a traceback
             log.error("unexpected %s: %s", type(error).__name__, error)
             log.debug("it came from here", exc_info=True)

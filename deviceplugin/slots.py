@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdi.errors import PermanentError
+from deviceplugin.refusal import Refusal
 
 MAX_TEXT = 256 << 10
 """Characters: the size that Kubernetes allows all annotations of an object together."""
@@ -42,9 +42,9 @@ def encode(slots: Sequence[Sequence[Booking]]) -> str:
 
 
 def decode(text: str) -> Slots:
-    """Return the slots of an annotation; raises PermanentError for what HAMi does not write."""
+    """Return the slots of an annotation; raises Refusal for what HAMi does not write."""
     if not text.endswith(";") or len(text) > MAX_TEXT:
-        raise PermanentError(
+        raise Refusal(
             f"slots that each end with ';' were expected, found {text[-80:]!r}",
             "let HAMi's scheduler write the annotation",
         )
@@ -71,8 +71,8 @@ def _is_number(text: str) -> bool:
     return digits and int(text) < MAX_NUMBER and text == str(int(text))
 
 
-def _malformed(text: str) -> PermanentError:
-    return PermanentError(
+def _malformed(text: str) -> Refusal:
+    return Refusal(
         f"bookings 'id,type,MiB,CUs:' were expected in a slot, found {text[:80]!r}",
         "let HAMi's scheduler write the annotation",
     )

@@ -19,8 +19,17 @@ from cdi.command.arguments import (
 from cdi.errors import PermanentError
 from cdi.node import topology
 from cdi.plan import names, planner
-from cdi.plan.amount import ALL, Amount, format_bytes, parse_memory, parse_percent, parse_scale
+from cdi.plan.amount import (
+    ALL,
+    Amount,
+    format_bytes,
+    format_mib,
+    parse_memory,
+    parse_percent,
+    parse_scale,
+)
 from cdi.plan.options import Options
+from cdi.plan.planner import NoRoomError
 from cdi.plan.share import Share
 from cdi.spec import renderer
 from cdi.state import ledger, store
@@ -139,7 +148,10 @@ def create(
         )
 
     change = store.preview if dry_run else store.update
-    made = change(paths, node, add, offering=device)
+    try:
+        made = change(paths, node, add, offering=device)
+    except NoRoomError as error:
+        raise PermanentError(error.message, _less(error)) from error
     output.warn([*made.warnings, *([] if given.sample or dry_run else store.missing(made, paths))])
     share = next(share for share in made.ledger.shares if share.name == device)
     notes = [*([memory.note] if memory and memory.note else []), *planner.shortfalls(share, wants)]
@@ -156,6 +168,16 @@ def create(
             *(f"  {note}" for note in notes),
         ]
     )
+
+
+def _less(error: NoRoomError) -> str:
+    """Return what to ask for instead."""
+    cus = f"{error.most} CUs with --cus"
+    option = f"{format_mib(error.most)} with --memory" if error.memory else cus
+    ways = [f"ask for at most {option}"] if error.most else []
+    if error.most < error.total:
+        ways.append("remove a share")
+    return ", or ".join(ways)
 
 
 @app.command("list")

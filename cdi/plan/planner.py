@@ -29,6 +29,23 @@ from cdi.plan.options import STRATEGIES
 from cdi.plan.share import Grant, Share, Slice, require_divisible, require_known
 
 
+class NoRoomError(PermanentError):
+    """More is asked for of a GPU than it can grant.
+
+    What to ask for instead is said by who knows how it was asked for: by options of a command, or
+    by resources of a pod.
+    """
+
+    def __init__(self, message: str, *, memory: bool, most: int, total: int) -> None:
+        super().__init__(message)
+        self.memory = memory
+        """Whether it is about bytes of memory, and not about CUs."""
+        self.most = most
+        """How much of it could be granted."""
+        self.total = total
+        """How much the GPU has of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """What is asked for on one partition."""
@@ -191,12 +208,15 @@ def _slice(want: Want, taken_cus: int, taken_memory: int, memory_scale: float) -
     where = f"GPU {label(want.gpu, partition)} ({want.gpu.product})"
     _require_known(want, where)
     memory = _memory(want, where, memory_scale)
-    available = int(partition.memory_bytes * memory_scale) - taken_memory
+    total = int(partition.memory_bytes * memory_scale)
+    available = max(0, total - taken_memory)
     if memory > available:
-        raise PermanentError(
+        raise NoRoomError(
             f"{where}: {format_mib(memory)} of memory was asked for, and "
-            f"{format_mib(max(0, available))} of {format_mib(partition.memory_bytes)} is free",
-            f"ask for at most {format_mib(max(0, available))} with --memory, or remove a share",
+            f"{format_mib(available)} of {format_mib(partition.memory_bytes)} is free",
+            memory=True,
+            most=available,
+            total=total,
         )
     return _at(want.gpu, partition, _cus(want, taken_cus, memory, where), memory)
 
@@ -218,11 +238,14 @@ def _memory(want: Want, where: str, memory_scale: float) -> int:
     memory = want.memory.of(has)
     if want.memory.percent and want.memory.value < 100:
         memory = memory // MIB * MIB
-    if memory > has * memory_scale:
-        raise PermanentError(
+    total = int(has * memory_scale)
+    if memory > total:
+        raise NoRoomError(
             f"{where}: {format_mib(memory)} of memory was asked for, and the GPU has "
             f"{format_mib(has)}",
-            "ask for less with --memory",
+            memory=True,
+            most=total,
+            total=total,
         )
     return memory
 
@@ -231,10 +254,12 @@ def _cus(want: Want, taken: int, memory: int, where: str) -> int:
     """Return the CU set for a want beside the CUs that are taken."""
     partition = want.partition
     if not want.cus.percent and not 1 <= want.cus.value <= partition.cus:
-        raise PermanentError(
+        raise NoRoomError(
             f"{where}: a number of CUs from 1 to {partition.cus} was expected, "
             f"found {want.cus.value}",
-            "ask for other --cus",
+            memory=False,
+            most=partition.cus,
+            total=partition.cus,
         )
     wanted = want.cus.of(partition.cus)
     everything = cumask.span(0, partition.cus)
@@ -249,10 +274,12 @@ def _cus(want: Want, taken: int, memory: int, where: str) -> int:
     size = max(atom, min(wanted, partition.cus) // atom * atom)
     free = cumask.whole_atoms(everything & ~taken, partition.cus, atom)
     if free.bit_count() < size:
-        raise PermanentError(
+        raise NoRoomError(
             f"{where}: {size} CUs were asked for, and {free.bit_count()} of {partition.cus} are "
             f"free in whole atoms of {atom}" + (f" ({cumask.format_cus(free)})" if free else ""),
-            "ask for fewer with --cores or --cus, or remove a share",
+            memory=False,
+            most=free.bit_count(),
+            total=partition.cus,
         )
     return choose(free, size)
 

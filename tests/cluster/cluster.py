@@ -149,6 +149,12 @@ class Cluster:
         """The CDI device of a container that has a share."""
         return f"pod-{self.pod(name)['metadata']['uid']}.{container}"
 
+    def slots(self, name: str) -> list[str]:
+        """The GPUs and partitions of which kubelet has given slots to a pod."""
+        (status,) = self.pod(name)["status"]["containerStatuses"]
+        (resource,) = status["allocatedResourcesStatus"]
+        return sorted(one["resourceID"].partition("#")[0] for one in resource["resources"])
+
     @property
     def devices(self) -> set[str]:
         """The devices in the specs that the runtime reads."""

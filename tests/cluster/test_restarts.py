@@ -114,7 +114,7 @@ def test_a_pod_fails_when_the_api_server_goes_away_amid_its_allocation(cluster: 
     await_that(lambda: "cannot GET /api/v1/nodes" in cluster.plugin.log(), SECONDS)
     cluster.plane.server.start()
     cluster.plane.await_ready()
-    cluster.await_failed("two")
+    assert cluster.await_failed("two").endswith("; create the pod anew, which is unexpected")
     await_that(lambda: cluster.annotations("two")["hami.io/bind-phase"] == "failed", SECONDS)
     cluster.await_unlocked()
     assert cluster.identity("one") == before

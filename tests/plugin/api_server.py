@@ -8,6 +8,7 @@ stream of versions over all kinds, as etcd has. And faults, decided for each req
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -139,6 +140,9 @@ class ApiServer:
         self.http.shutdown()
         self.http.server_close()
         self.break_watches()
+        for event in self.events():
+            if event["involvedObject"]["kind"] == "Pod":
+                assert_for_owner(event["message"])
 
     def break_watches(self) -> None:
         with self.lock:
@@ -201,6 +205,12 @@ class ApiServer:
             for _, request, _ in self.requests[since:]
             if not request.watch and "node-amd-register" not in json.dumps(request.body)
         ]
+
+
+def assert_for_owner(message: str) -> None:
+    """Check that a message to who owns a pod names no command and no option of one."""
+    command = re.search(r"amd-cdi |--[a-z]|command line", message)
+    assert command is None, f"{command} in {message!r}"
 
 
 def merge(target: Any, patch: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from deviceplugin import v1beta1_pb2 as api
+from tests.plugin.api_server import assert_for_owner
 
 SERVICE = "/v1beta1.DevicePlugin/"
 
@@ -128,7 +129,12 @@ class KubeletSide:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=reply.FromString,
         )
-        return call(request, timeout=seconds)
+        try:
+            return call(request, timeout=seconds)
+        except grpc.RpcError as refusal:
+            # It stands in the pod's status and in its events.
+            assert_for_owner(refusal.details())
+            raise
 
     def prefer(
         self,
@@ -170,10 +176,15 @@ class KubeletSide:
     def admit(
         self, uid: str, container: str, count: int, resource: str = "amd.com/gpu"
     ) -> list[str]:
-        """Return the CDI names of a container, from the checkpoint if it is known."""
+        """Return the CDI names of a container, from the checkpoint if it is known.
+
+        What is preferred comes first, and where that is too little any others that are free.
+        """
         key = (uid, container, resource)
         if key not in self.checkpoint:
-            ids = self.prefer(self.free(resource), [], count, resource)
+            free = self.free(resource)
+            preferred = self.prefer(free, [], count, resource)
+            ids = [*preferred, *(one for one in free if one not in preferred)][:count]
             names = [device.name for device in self.allocate(ids, resource).cdi_devices]
             self.checkpoint[key] = (ids, names)
         return self.checkpoint[key][1]

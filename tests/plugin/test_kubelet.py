@@ -9,8 +9,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.plugin.api_server import ApiServer
 from tests.plugin.kubelet_side import KubeletSide, descriptors
 from tests.plugin.scene import lay, plugin, scene
+from tests.plugin.scheduler import NODE
 
 GPU = "8eff74a1-0000-1000-801b-b56457addd1b"
 """AMD SMI UUID of the sample's first MI300X: serial 8e1bb56457addd1b, PCI device 74a1."""
@@ -21,12 +23,13 @@ def test_a_whole_gpu_is_a_cdi_name_and_nothing_else(tmp_path: Path) -> None:
         known = it.kubelet.await_devices()
         assert known.options.get_preferred_allocation_available
         assert not known.options.pre_start_required
-        assert len(known.devices) == 80
+        # Nobody shares a GPU where there is no HAMi.
+        assert len(known.devices) == 8
         device = known.devices["0000:05:00.0#0"]
         assert device.health == "Healthy"
         assert [node.ID for node in device.topology.nodes] == [0]
-        assert [node.ID for node in known.devices["0000:e5:00.0#9"].topology.nodes] == [1]
-        answer = it.kubelet.allocate(["0000:05:00.0#3"])
+        assert [node.ID for node in known.devices["0000:e5:00.0#0"].topology.nodes] == [1]
+        answer = it.kubelet.allocate(["0000:05:00.0#0"])
         assert [device.name for device in answer.cdi_devices] == [f"amd.com/gpu={GPU}"]
         assert not answer.envs
         assert not answer.mounts
@@ -38,28 +41,28 @@ def test_a_whole_gpu_is_a_cdi_name_and_nothing_else(tmp_path: Path) -> None:
         ]
 
 
-def test_two_devices_of_one_gpu_are_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with scene(tmp_path, "rx7900xtx", cluster=False) as it:
-        with pytest.raises(grpc.RpcError) as refusal:
-            it.kubelet.allocate(["0000:03:00.0#0", "0000:03:00.0#1"])
-        assert refusal.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-        assert "without HAMi's scheduler GPUs are given whole" in refusal.value.details()
-        with pytest.raises(grpc.RpcError) as refusal:
-            it.kubelet.allocate(["0000:99:00.0#0"])
-        assert "this node has none such" in refusal.value.details()
+        for one in ("0000:99:00.0#0", "0000:03:00.0#1"):
+            with pytest.raises(grpc.RpcError, match="this node has none such any more") as refusal:
+                it.kubelet.allocate([one])
+            assert refusal.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
 def test_ids_fit_kubelet_and_are_the_same_in_every_life(tmp_path: Path) -> None:
     lay(tmp_path, "mixed")
     kubelet = KubeletSide(tmp_path / "kubelet")
     kubelet.start()
+    server = ApiServer().start()
+    server.add_node(NODE)
     seen = []
     for _ in range(2):
-        with plugin(tmp_path, kubelet, None):
+        with plugin(tmp_path, kubelet, server):
             kubelet.await_devices()
             seen.append(sorted(kubelet.plugins["amd.com/gpu"].devices))
         kubelet.start()
     kubelet.stop()
+    server.stop()
     assert seen[0] == seen[1]
     assert all(len(device_id) <= 63 for device_id in seen[0])
     # By default 10 of an unpartitioned GPU and of the APU, 2 of gfx12, 1 of each of 8 partitions.
@@ -70,7 +73,7 @@ def test_partitions_can_be_counted_by_their_modes(tmp_path: Path) -> None:
     with scene(tmp_path, "mixed", "--resource_naming_strategy=mixed", cluster=False) as it:
         it.kubelet.await_devices("amd.com/cpx_nps1")
         assert len(it.kubelet.plugins["amd.com/cpx_nps1"].devices) == 8
-        assert len(it.kubelet.plugins["amd.com/gpu"].devices) == 22
+        assert len(it.kubelet.plugins["amd.com/gpu"].devices) == 3
         answer = it.kubelet.allocate(["0000:27:00.0:3:cpx#0"], "amd.com/cpx_nps1")
         assert [device.name.rpartition(":")[2] for device in answer.cdi_devices] == ["3"]
 
@@ -162,6 +165,7 @@ def test_a_share_made_by_command_keeps_its_gpu_from_being_given_whole(tmp_path: 
         store.update(
             paths, node, lambda old: old.with_share(planner.plan("share-alice", [want], ()))
         )
-        with pytest.raises(grpc.RpcError, match="share-alice"):
+        assert it.kubelet.prefer(it.kubelet.free(), [], 2) == ["0000:43:00.0#0"]
+        with pytest.raises(grpc.RpcError, match="GPU 0 was asked for whole, and shares"):
             it.kubelet.allocate(["0000:03:00.0#0"])
         assert it.kubelet.allocate(["0000:43:00.0#0"]).cdi_devices
