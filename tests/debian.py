@@ -71,16 +71,17 @@ def tree(suite: str, *packages: str) -> Path:
     return _fetched(f"trees/{suite}-{key}", fetch)
 
 
-def root_filesystem(suite: str) -> Path:
-    """The root filesystem of a minimal system of this suite, as a folder not to be changed."""
+def root_filesystem(suite: str, *packages: str) -> Path:
+    """The root of a minimal system with these packages, as a folder not to be changed."""
 
     def fetch(mirror: str, place: Path) -> Path:
         root = place / "root"
         options = ["--quiet", "--variant=minbase", "--format=directory"]
+        options.append(f"--include={','.join(packages)}")
         _run(["mmdebstrap", *options, suite, str(root), mirror])
         return root
 
-    return _fetched(f"{suite}-minbase", fetch)
+    return _fetched("-".join([suite, "minbase", *packages]), fetch)
 
 
 def kept(name: str, make: Callable[[Path], Path]) -> Path:

@@ -13,7 +13,7 @@ from tests.integration.sandbox import Outcome, Sandbox
 
 # Limits that a machine without CAP_SYS_RESOURCE can set, and no journal. Podman 4.3 by itself reads
 # the first folder of hooks only.
-_CONFIGURATION = """
+CONFIGURATION = """
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=20000:20000"]
 pids_limit = 0
@@ -32,7 +32,7 @@ def podman(
     def opened(sandbox: Sandbox, images: Sequence[Image]) -> Iterator[Start]:
         need.program("conmon")
         configuration = sandbox.folder / "containers.conf"
-        configuration.write_text(_CONFIGURATION)
+        configuration.write_text(CONFIGURATION)
         configure(sandbox, "podman", configuration)
         command = [
             str(need.program("podman")),
