@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from cdi.errors import AmdCdiError
@@ -14,11 +14,11 @@ from cdi.files import LOCK_SECONDS
 from cdi.state.paths import Paths
 from cdi.state.store import missing
 from deviceplugin import cluster, devices, health, log, malloc
-from deviceplugin.allocate import Hami
+from deviceplugin.allocate import Allocator, Hami, WholeGpus
 from deviceplugin.cluster import Cluster
 from deviceplugin.events import Events
 from deviceplugin.health import Health
-from deviceplugin.inventory import Allocator, Inventory, Resource, State
+from deviceplugin.inventory import Inventory, Resource, State
 from deviceplugin.kubelet import Kubelet
 from deviceplugin.options import Options, parse
 from deviceplugin.pods import Pods, PodWatch
@@ -26,13 +26,12 @@ from deviceplugin.publisher import Publisher
 from deviceplugin.reconcile import Reconciler
 from deviceplugin.reservations import Reservations
 from deviceplugin.retries import Retries
-from deviceplugin.whole import WholeGpus
 
 START_SECONDS = 10.0
 """How long the API server may take before kubelet is served from the ledger alone."""
 
 STOP_SECONDS = 2.0
-"""How long a lock that is being released may keep this process from stopping."""
+"""How long each thing that is left to tell the API server may keep this process from stopping."""
 
 
 def main() -> None:
@@ -71,9 +70,7 @@ def run(
     """Serve kubelet until stopped; ``on_stop`` is given what stops it. Raises AmdCdiError."""
     paths = Paths(options.sysroot, options.spec_dir, options.state_dir, options.usage_dir)
     node = health.read_node(options.sysroot)
-    # Nobody but HAMi shares GPUs between pods.
-    split_count = options.split_count if api is not None else 1
-    units = devices.units(node, split_count, options.device_memory_scaling)
+    units = devices.units(node, options.split_count, options.device_memory_scaling)
     reservations = Reservations(paths, node, options.settings)
     inventory = Inventory(options.resource_naming_strategy, options.allocator_policy)
     inventory.become(State(units))
@@ -84,7 +81,8 @@ def run(
     events = Events(api, retries, options.node_name)
     allocator: Allocator = WholeGpus(reservations, inventory)
     loops: list[Callable[[], None]] = [retries.run, releases.run, chores.run]
-    watches: list[PodWatch] = []
+    on_stopping: list[Callable[[], None]] = [stopping.set]
+    on_stopped: list[Callable[[], object]] = [partial(releases.wait_until_done, STOP_SECONDS)]
     on_change: list[Callable[[], None]] = []
     reconciled = threading.Event()
     if api is None:
@@ -118,21 +116,25 @@ def run(
             turn,
             options.device_memory_scaling,
         )
-        watches.append(PodWatch(api, options.node_name, pods, reconciler))
-        loops += [watches[0].run, partial(publisher.run, stopping)]
+        watch = PodWatch(api, options.node_name, pods, reconciler)
+        loops += [watch.run, partial(publisher.run, stopping)]
         on_change += [publisher.due.set, reconciler.again]
-    kubelet = Kubelet(options.kubelet_dir, lambda name: Resource(name, inventory, allocator))
+        on_stopping.append(watch.stop)
+        on_stopped.append(partial(publisher.withdraw, STOP_SECONDS))
+    kubelet = Kubelet(
+        options.kubelet_dir, lambda name: Resource(name, inventory, allocator.allocate)
+    )
+    on_stopping.append(kubelet.stop)
 
     def changed() -> None:
         kubelet.offer(inventory.resources)
-        for call in on_change:
-            call()
+        _call(on_change)
 
     look = Health(
         reservations,
         inventory,
         events,
-        split_count,
+        options.split_count,
         options.device_memory_scaling,
         options.pulse,
         changed,
@@ -142,13 +144,7 @@ def run(
     for loop in loops:
         threading.Thread(target=loop, daemon=True).start()
 
-    def stop() -> None:
-        stopping.set()
-        for watch in watches:
-            watch.stop()
-        kubelet.stop()
-
-    on_stop(stop)
+    on_stop(partial(_call, on_stopping))
     if not reconciled.wait(START_SECONDS):
         log.log.warning("the API server does not answer: kubelet is served from the ledger")
     kubelet.offer(inventory.resources)
@@ -160,4 +156,9 @@ def run(
         options.kubelet_dir,
     )
     kubelet.run()
-    releases.wait_until_done(STOP_SECONDS)
+    _call(on_stopped)
+
+
+def _call(functions: Iterable[Callable[[], object]]) -> None:
+    for function in functions:
+        function()
