@@ -63,7 +63,7 @@ def read(root: Path, path: str) -> Hook:
 def findings(hook: Hook) -> Iterator[Finding]:
     """Yield what follows."""
     consequence = "no container with a share starts"
-    remedy = "install amd-cdi anew, or name another place with generate --hook-path"
+    remedy = "as root: amd-cdi install; or name another place with generate --hook-path"
     if hook.problem:
         yield Finding("fails", "the hook cannot be run", hook.problem, consequence, remedy)
     elif hook.trial is None:

@@ -16,7 +16,7 @@ from cdi.plan.options import Policy
 MACHINES = {"x86_64": 62, "aarch64": 183}
 """e_machine of elf(5)."""
 
-REMEDY = "install amd-cdi anew, or name another place with generate --library-path"
+REMEDY = "as root: amd-cdi install; or name another place with generate --library-path"
 
 
 @dataclass(frozen=True, slots=True)

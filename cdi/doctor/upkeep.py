@@ -54,7 +54,7 @@ def findings(upkeep: Upkeep) -> Iterator[Finding]:
             f"{upkeep.usage_dir} is no filesystem of its own",
             "the processes of a share count their memory in the container's own /tmp, and what a "
             "share uses cannot be seen from outside",
-            f"mount -t tmpfs -o size=64m,mode=0755 tmpfs {upkeep.usage_dir}, and generate again",
+            "as root: amd-cdi install",
         )
     if upkeep.systemd and not upkeep.enabled:
         yield Finding(
@@ -63,7 +63,7 @@ def findings(upkeep: Upkeep) -> Iterator[Finding]:
             f"{REFRESH} is not enabled",
             "after a boot with other device numbers containers do not start, and usage regions are "
             "gone",
-            f"systemctl enable {REFRESH}",
+            f"systemctl enable {REFRESH}, or as root: amd-cdi install",
         )
     elif upkeep.systemd:
         yield Finding("works", "the spec is written anew at boot", f"{REFRESH} is enabled")
