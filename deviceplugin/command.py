@@ -14,11 +14,11 @@ from cdi.files import LOCK_SECONDS
 from cdi.state.paths import Paths
 from cdi.state.store import missing
 from deviceplugin import cluster, devices, health, log, malloc
-from deviceplugin.allocate import Allocator, Hami, WholeGpus
+from deviceplugin.allocate import Hami
 from deviceplugin.cluster import Cluster
 from deviceplugin.events import Events
 from deviceplugin.health import Health
-from deviceplugin.inventory import Inventory, Resource, State
+from deviceplugin.inventory import Allocator, Inventory, Resource, State
 from deviceplugin.kubelet import Kubelet
 from deviceplugin.options import Options, parse
 from deviceplugin.pods import Pods, PodWatch
@@ -26,6 +26,7 @@ from deviceplugin.publisher import Publisher
 from deviceplugin.reconcile import Reconciler
 from deviceplugin.reservations import Reservations
 from deviceplugin.retries import Retries
+from deviceplugin.whole import WholeGpus
 
 START_SECONDS = 10.0
 """How long the API server may take before kubelet is served from the ledger alone."""
@@ -70,7 +71,9 @@ def run(
     """Serve kubelet until stopped; ``on_stop`` is given what stops it. Raises AmdCdiError."""
     paths = Paths(options.sysroot, options.spec_dir, options.state_dir, options.usage_dir)
     node = health.read_node(options.sysroot)
-    units = devices.units(node, options.split_count, options.device_memory_scaling)
+    # Nobody but HAMi shares GPUs between pods.
+    split_count = options.split_count if api is not None else 1
+    units = devices.units(node, split_count, options.device_memory_scaling)
     reservations = Reservations(paths, node, options.settings)
     inventory = Inventory(options.resource_naming_strategy, options.allocator_policy)
     inventory.become(State(units))
@@ -121,9 +124,7 @@ def run(
         on_change += [publisher.due.set, reconciler.again]
         on_stopping.append(watch.stop)
         on_stopped.append(partial(publisher.withdraw, STOP_SECONDS))
-    kubelet = Kubelet(
-        options.kubelet_dir, lambda name: Resource(name, inventory, allocator.allocate)
-    )
+    kubelet = Kubelet(options.kubelet_dir, lambda name: Resource(name, inventory, allocator))
     on_stopping.append(kubelet.stop)
 
     def changed() -> None:
@@ -134,7 +135,7 @@ def run(
         reservations,
         inventory,
         events,
-        options.split_count,
+        split_count,
         options.device_memory_scaling,
         options.pulse,
         changed,

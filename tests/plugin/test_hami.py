@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from cdi import cumask
+from tests.captures import change
 from tests.plugin.api_server import NO_FAULT, ApiServer, Fault, Request
 from tests.plugin.kubelet_side import KubeletSide
 from tests.plugin.scene import Scene, annotation, await_that, cus_of, lay, plugin, scene
@@ -334,11 +335,43 @@ def test_a_pod_that_hami_did_not_schedule_gets_whole_gpus(tmp_path: Path) -> Non
         )
 
 
+def forget_cus(root: Path) -> None:
+    node = root / "sys/devices/virtual/kfd/kfd/topology/nodes/1"
+    change(node / "properties", simd_count=None)
+
+
+def test_a_gpu_whose_cus_are_not_known_is_given_whole_and_never_booked(tmp_path: Path) -> None:
+    with scene(tmp_path, "rx7900xtx", change=forget_cus) as it:
+        # The other one alone is what HAMi can count.
+        assert [entry["custominfo"]["pciBDF"] for entry in registered(it.server)] == [
+            "0000:43:00.0"
+        ]
+        ids = [name for name in it.kubelet.free() if name.startswith("0000:03:00.0")]
+        assert ids == ["0000:03:00.0#0"]
+        plain = it.server.add_pod(pod("plain", [Ask(gpus=1)]))
+        name = it.kubelet.allocate(ids).cdi_devices[0].name
+        assert plain["metadata"]["uid"] in name
+        assert it.env(name) == {
+            "ROCR_VISIBLE_DEVICES": "GPU-5f2e90b7c4d1863a",
+            "HIP_VISIBLE_DEVICES": "0",
+        }
+        # It is nobody else's, also after another was written beside it.
+        document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
+        admit(it, document, [Ask()])
+        it.server.add_pod(pod("another", [Ask(gpus=1)]))
+        with pytest.raises(grpc.RpcError, match="pod default/another"):
+            it.kubelet.allocate(ids)
+        assert {share.slices[0].cus.bit_count() for share in it.shares.values()} == {0, 24}
+        assert len([name for name in it.devices if name.startswith("pod-")]) == 2
+
+
 def test_a_plain_pod_does_not_fail_the_one_that_has_the_lock(tmp_path: Path) -> None:
     with scene(tmp_path, "rx7900xtx") as it:
         booked = bind(it.server, "booked", [Ask(cores=25, memory=1024)])
         plain = it.server.add_pod(pod("plain", [Ask(gpus=2)]))
-        with pytest.raises(grpc.RpcError, match="are on 1: without HAMi's scheduler"):
+        # One of two GPUs is booked for the other.
+        refusal = r"2 whole GPU\(s\) were asked for, and 1 of 2 are free"
+        with pytest.raises(grpc.RpcError, match=refusal):
             it.kubelet.allocate(["0000:03:00.0#0", "0000:03:00.0#1"])
         after = it.server.pod("default", "booked")
         assert annotation(after, "hami.io/bind-phase") == "allocating"
