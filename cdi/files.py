@@ -74,30 +74,50 @@ def lock(directory: Path, seconds: float = LOCK_SECONDS, name: str = ".") -> Ite
     place = directory / name
     # Without O_NONBLOCK, a FIFO of this name would make us wait for ever.
     flags = os.O_DIRECTORY if name == "." else os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | flags, 0o600)
+        except OSError as error:
+            raise os_error("use the directory", directory, error) from error
+        try:
+            _wait_for(descriptor, place, seconds, deadline)
+            # Whoever removes the directory's files removes this one as well: then what we have
+            # locked is not what others lock.
+            if not _leads_to(place, descriptor):
+                continue
+            yield
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _wait_for(descriptor: int, place: Path, seconds: float, deadline: float) -> None:
+    """Take the lock of an open file; raises TemporaryError when the deadline is over."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise os_error("lock", place, error) from error
+        else:
+            return
+        if time.monotonic() > deadline:
+            raise TemporaryError(
+                f"another process has held the lock of {place} for {seconds:.0f} s",
+                "wait until it has ended and run it again",
+            )
+        # Many may wait: what they do meanwhile is taken from the one that works. Whoever has
+        # little time looks more often, so that the others do not take all turns.
+        time.sleep(min(0.02, seconds / 1000))
+
+
+def _leads_to(place: Path, descriptor: int) -> bool:
+    """Whether this is still the place of an open file."""
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | flags, 0o600)
-    except OSError as error:
-        raise os_error("use the directory", directory, error) from error
-    try:
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in {errno.EAGAIN, errno.EACCES}:
-                    raise os_error("lock", place, error) from error
-            if time.monotonic() > deadline:
-                raise TemporaryError(
-                    f"another process has held the lock of {place} for {seconds:.0f} s",
-                    "wait until it has ended and run it again",
-                )
-            # Many may wait: what they do meanwhile is taken from the one that works. Whoever has
-            # little time looks more often, so that the others do not take all turns.
-            time.sleep(min(0.02, seconds / 1000))
-        yield
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(place.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def names_in(directory: Path) -> set[str]:

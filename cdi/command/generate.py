@@ -18,10 +18,13 @@ from cdi.errors import AmdCdiError
 from cdi.node import topology
 from cdi.plan import options as settings
 from cdi.plan.options import Options
-from cdi.state import ledger, store
+from cdi.state import ledger, removal, store
 from cdi.state.paths import Paths
 from cdi.state.specs import NodeSpecs
 from cdi.state.watch import watch
+
+REMOVING = {"remove", "yes", "force", "dry_run"}
+"""Parameters that go together."""
 
 
 def generate(
@@ -94,11 +97,26 @@ def generate(
             help="Refresh when GPUs come, go or are repartitioned.",
         ),
     ] = False,
+    remove: Annotated[
+        bool,
+        typer.Option(
+            "--remove",
+            help="Remove all that was written to the spec, state and usage directories instead: "
+            "specs, also those of pods, the ledger, values and usage regions.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove while shares live as well.")
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Write the CDI spec of this node: every GPU, partition and share as a device."""
     given: Settings = ctx.obj
     paths = given.paths
+    if remove or yes or force:
+        _remove(ctx, remove=remove, yes=yes, force=force, dry_run=dry_run)
+        return
     path = Path(target).absolute() if target not in {"", "-"} else None
     own = target == "" or (path is not None and path.parent.resolve() == paths.spec_dir.resolve())
     by_suffix: settings.Format = "json" if path is not None and path.suffix == ".json" else "yaml"
@@ -125,14 +143,7 @@ def generate(
                 "--watch keeps the spec directory, so it takes neither --dry-run nor an --output "
                 "elsewhere"
             )
-        gc.enable()
-        # The first process of a container gets no signal that it has no handler for.
-        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
-        for outcome in watch(paths, options):
-            if isinstance(outcome, AmdCdiError):
-                output.warn([str(outcome)])
-            else:
-                _report(outcome, paths, given)
+        _keep(paths, options, given)
         return
     node = topology.read_node(paths.sysroot)
     if own and not dry_run:
@@ -151,6 +162,50 @@ def generate(
         _report(made, paths, given)
 
 
+def _keep(paths: Paths, options: Options, given: Settings) -> None:
+    """Refresh the spec until the process is told to end."""
+    gc.enable()
+    # The first process of a container gets no signal that it has no handler for.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    for outcome in watch(paths, options):
+        if isinstance(outcome, AmdCdiError):
+            output.warn([str(outcome)])
+        else:
+            _report(outcome, paths, given)
+
+
+def _remove(ctx: typer.Context, *, remove: bool, yes: bool, force: bool, dry_run: bool) -> None:
+    """Remove all that was written, after asking."""
+    if not remove:
+        raise typer.BadParameter("--yes and --force are for --remove")
+    if {name for name in ctx.params if _is_typed(ctx, name)} - REMOVING:
+        raise typer.BadParameter("--remove goes with --yes, --force and --dry-run alone")
+    given: Settings = ctx.obj
+    paths = given.paths
+    if not yes and not dry_run:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter(
+                "--remove asks first, and standard input is no terminal; give --yes, or look first "
+                "with --dry-run"
+            )
+        files = removal.remove_all(paths, force=force, dry_run=True).files
+        sys.stderr.writelines(f"{path}\n" for path in files)
+        if files:
+            typer.confirm(f"Remove these {len(files)} files?", abort=True, err=True)
+    written = removal.remove_all(paths, force=force, dry_run=dry_run)
+    if given.as_json:
+        output.document(
+            {
+                "removed": [str(path) for path in written.files],
+                "shares": list(written.shares),
+                "dry_run": dry_run,
+            }
+        )
+    else:
+        verb = "would remove" if dry_run else "removed"
+        output.lines([f"{verb} {path}" for path in written.files] or ["there is nothing to remove"])
+
+
 def _report(made: NodeSpecs, paths: Paths, given: Settings) -> None:
     names = [device["name"] for device in made.rendering.devices]
     warnings = [*made.warnings, *([] if given.sample else store.missing(made, paths))]
@@ -167,3 +222,8 @@ def _report(made: NodeSpecs, paths: Paths, given: Settings) -> None:
     else:
         verb = "wrote" if made.changed else "up to date:"
         output.lines([f"{verb} {made.path} ({len(names)} devices)"])
+
+
+def _is_typed(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

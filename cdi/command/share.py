@@ -32,7 +32,7 @@ from cdi.plan.options import Options
 from cdi.plan.planner import NoRoomError
 from cdi.plan.share import Share
 from cdi.spec import renderer
-from cdi.state import ledger, store
+from cdi.state import ledger, removal, store
 from cdi.state.ledger import Ledger
 from cdi.state.specs import offered
 
@@ -225,10 +225,14 @@ def remove(
     typed = device.removeprefix("share-")
     if names.is_made(typed) and shares.share(typed) and not shares.share(device):
         device = typed
-    node = topology.read_node(paths.sysroot)
     change = store.preview if dry_run else store.update
-    made = change(paths, node, lambda before: before.without_share(device))
-    output.warn(made.warnings)
+    try:
+        node = topology.read_node(paths.sysroot)
+        warnings = change(paths, node, lambda before: before.without_share(device)).warnings
+    except PermanentError as error:
+        removal.give_back(paths, device, dry_run=dry_run)
+        warnings = (f"only this share goes from the spec, which cannot be made anew: {error}",)
+    output.warn(warnings)
     if given.as_json:
         output.document({"removed": device, "dry_run": dry_run})
     else:

@@ -136,6 +136,47 @@ def test_a_fifo_in_the_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None
         pass
 
 
+def hold_and_remove(directory: Path, ready: object, go: object) -> None:
+    with lock(directory, name=".lock"):
+        ready.set()  # type: ignore[attr-defined]
+        go.wait()  # type: ignore[attr-defined]
+        (directory / ".lock").unlink()
+
+
+def test_who_waits_for_a_lock_that_is_removed_gets_the_new_one(tmp_path: Path) -> None:
+    """Else one would hold the lock of a file that is gone, and another that of its successor."""
+    context = multiprocessing.get_context("fork")
+    ready, go, waiting = context.Event(), context.Event(), context.Event()
+    holder = context.Process(target=hold_and_remove, args=(tmp_path, ready, go), daemon=True)
+    holder.start()
+    ready.wait()
+    done = context.Event()
+    waiter = context.Process(target=wait_and_hold, args=(tmp_path, waiting, done), daemon=True)
+    waiter.start()
+    time.sleep(0.1)
+    go.set()
+    waiting.wait(10)
+    assert (tmp_path / ".lock").exists()
+    with pytest.raises(TemporaryError), lock(tmp_path, seconds=0.05, name=".lock"):
+        pass
+    done.set()
+    for process in (holder, waiter):
+        process.join()
+
+
+def wait_and_hold(directory: Path, waiting: object, done: object) -> None:
+    with lock(directory, name=".lock"):
+        waiting.set()  # type: ignore[attr-defined]
+        done.wait()  # type: ignore[attr-defined]
+
+
+def test_a_lock_of_a_directory_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with lock(tmp_path / "link", seconds=5):
+        pass
+
+
 def test_a_directory_where_the_earlier_file_is_kept_leaves_all_others(tmp_path: Path) -> None:
     first, kept = tmp_path / "a", tmp_path / "a.previous"
     first.write_bytes(b"old")
