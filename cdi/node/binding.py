@@ -47,19 +47,12 @@ def bind(
         claims.setdefault(binding.render, []).append((device, binding))
     groups: dict[str, list[Binding]] = {}
     for render, claimants in claims.items():
-        # Who names the node comes before who only stands where its owner should.
-        naming = [one for one in claimants if one[1].agent.render is not None] or claimants
-        left_out = claimants if len(naming) > 1 else [one for one in claimants if one not in naming]
-        if left_out:
+        if len(claimants) > 1:
             numbers = " and ".join(str(binding.agent.number) for _, binding in claimants)
-            lost = " and ".join(str(binding.agent.number) for _, binding in left_out)
-            warnings.append(
-                f"KFD node {lost} is left out: expected one node with renderD{render}, found "
-                f"{numbers}"
-            )
-        if len(naming) == 1:
-            device, binding = naming[0]
-            groups.setdefault(device.pci, []).append(binding)
+            warnings.append(f"KFD nodes {numbers} are left out: each claims renderD{render}")
+            continue
+        device, binding = claimants[0]
+        groups.setdefault(device.pci, []).append(binding)
     return groups
 
 
@@ -71,8 +64,8 @@ def _join(
     if agent.render is None:
         if place == 0 and device.render is not None:
             return Binding(agent, device.render, device.card, place)
-        fault = agent.faults.get("drm_render_minor", "found no such line")
-        raise sysfs.FileError(f"expected drm_render_minor, {fault}")
+        missing = f"expected drm_render_minor in {agent.path}/properties, found none"
+        raise sysfs.FileError(agent.faults.get("drm_render_minor", missing))
     owner = own.get(agent.render)
     if owner is device:
         return Binding(agent, agent.render, device.card, place)
