@@ -55,8 +55,6 @@ def _memory(require: str, pid: int, container: Container, share: Share, sysroot:
     vram, shared = share.vram(), share.shared()
     if require == "none":
         return "nothing, as --require none says"
-    if not vram and not shared:
-        return "nothing, as its GPUs have no memory of their own"
     library = capped = missing = ""
     if shared:
         uncharged = f"dmem does not charge the memory that {' '.join(shared)} has of the host's"

@@ -36,8 +36,7 @@ def check(environment: Mapping[str, str], share: Share, where: str) -> None:
     _check_hip(environment, share, where)
     _check_mask(environment, share, where)
     for gpu in share.gpus:
-        if gpu.bytes:
-            _check_limit(environment, gpu, where)
+        _check_limit(environment, gpu, where)
 
 
 def _check_rocr(environment: Mapping[str, str], share: Share, where: str) -> None:

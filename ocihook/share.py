@@ -46,11 +46,8 @@ class Gpu:
         """CUs that can only be granted together."""
         self.cus = _cus(fields["cus"], self.count, self.atom)
         """CU set of the share on this GPU."""
-        self.bytes = _number(fields, "bytes", 0, 2**63 - 1)
-        """Memory of the share on this GPU; the controller reads about 2**51 and more as no limit.
-
-        0 on a GPU without memory of its own, where there is nothing to hold.
-        """
+        self.bytes = _number(fields, "bytes", 1, 2**63 - 1)
+        """Memory of the share here; the controller reads about 2**51 and more as no limit."""
         self.render = _number(fields, "render", 0, 2**20 - 1)
         """Minor of the render node."""
         self.card = _number(fields, "card", 0, 2**20 - 1) if "card" in fields else None
@@ -82,13 +79,13 @@ class Share:
         """Return the bytes of VRAM by PCI device; partitions of one GPU share its memory region."""
         total: dict[str, int] = {}
         for gpu in self.gpus:
-            if gpu.bytes and not gpu.shared:
+            if not gpu.shared:
                 total[gpu.pci] = total.get(gpu.pci, 0) + gpu.bytes
         return total
 
     def shared(self) -> list[str]:
         """Return the PCI addresses of the GPUs whose memory the share has is the host's own."""
-        return [gpu.pci for gpu in self.gpus if gpu.bytes and gpu.shared]
+        return [gpu.pci for gpu in self.gpus if gpu.shared]
 
     def minors(self) -> set[int]:
         """Return the DRM minors that the share may use."""

@@ -235,7 +235,7 @@ def _nodes(partitions: Iterable[Partition]) -> list[DeviceNode]:
 def _require_charged(share: Share, grants: Sequence[Grant], options: Options) -> None:
     """Raise PermanentError if dmem alone is to hold memory that it does not charge."""
     for grant in grants if options.require == "dmem" else ():
-        if grant.memory and grant.partition.memory_kind == "shared":
+        if grant.partition.memory_kind == "shared":
             raise PermanentError(
                 f"share {share.name!r}: dmem was expected to hold the memory of GPU "
                 f"{grant.gpu.pci}, and that is shared with the host, which dmem does not charge",
@@ -278,11 +278,7 @@ def _limits(share: Share, grants: Sequence[Grant]) -> list[str]:
     """Return the environment that holds HIP to a share; ROCr's index i is the i-th grant."""
     return [
         f"HSA_CU_MASK={cumask.format_mask([grant.mask_cus for grant in grants])}",
-        *(
-            f"HIP_DEVICE_MEMORY_LIMIT_{index}={grant.memory}"
-            for index, grant in enumerate(grants)
-            if grant.memory
-        ),
+        *(f"HIP_DEVICE_MEMORY_LIMIT_{index}={grant.memory}" for index, grant in enumerate(grants)),
         *(["HIP_OVERSUBSCRIBE=1"] if share.oversubscribed else []),
     ]
 

@@ -129,12 +129,9 @@ def test_an_index_needs_every_other_gpu_away(scene: Scene, hook: list[str]) -> N
     assert "/dev/dri/renderD200" in reason
 
 
-def test_nothing_to_hold_where_there_is_no_memory(scene: Scene, hook: list[str]) -> None:
-    scene.lay(dmem=False)
+def test_a_share_without_a_size_is_refused(scene: Scene, hook: list[str]) -> None:
     scene.gpus = [gpu.replace(f"bytes={BYTES}", "bytes=0") for gpu in scene.gpus]
-    result = scene.run(hook)
-    assert result.returncode == 0, result.stderr
-    assert "no memory of their own" in scene.log.read_text()
+    assert "bytes= from 1 to" in refused(scene.lay().run(hook))
 
 
 def test_neither_holds(scene: Scene, hook: list[str]) -> None:

@@ -36,13 +36,6 @@ def judge(**changes: str | None) -> str:
     return ""
 
 
-def test_a_gpu_without_memory_of_its_own_has_no_limit() -> None:
-    share = Share("share-a", [parse_gpu(CDNA.replace("bytes=4294967296", "bytes=0"))])
-    values = {"ROCR_VISIBLE_DEVICES": "GPU-8e1bb56457addd1b", "HSA_CU_MASK": "0:8-23"}
-    environment.check(values, share, "config.json")
-    assert share.vram() == {}
-
-
 def test_share_as_generated() -> None:
     assert judge() == ""
 
