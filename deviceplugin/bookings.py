@@ -13,7 +13,7 @@ from cdi.plan.planner import Want
 from cdi.plan.share import Share, Slice
 from deviceplugin.devices import Unit
 from deviceplugin.pods import FAILED, Container, Pod, pod_uid, share_prefix
-from deviceplugin.refusal import Refusal
+from deviceplugin.refusal import ELSEWHERE, Refusal
 from deviceplugin.slots import Booking, Slots, decode
 
 
@@ -26,7 +26,7 @@ def containers_of(slots: Slots, containers: Sequence[Container]) -> list[Contain
     if len(slots) > len(containers):
         raise Refusal(
             f"a slot for each of {len(containers)} containers was expected, found {len(slots)}",
-            "let HAMi's scheduler write the annotation",
+            "create the pod anew, without annotations of hami.io",
         )
     return list(containers[len(containers) - len(slots) :])
 
@@ -44,7 +44,7 @@ def unit_of(booking: Booking, units: Iterable[Unit]) -> Unit:
             return unit
     raise Refusal(
         f"HAMi booked the GPU {booking.id!r}, and this node has none of that id",
-        "wait until the scheduler has read this node's annotation again",
+        f"create the pod anew, or {ELSEWHERE}",
     )
 
 
@@ -61,7 +61,7 @@ def want(booking: Booking, unit: Unit) -> Want:
         raise Refusal(
             f"HAMi booked {booking.cus} CUs and {booking.memory_mib} MiB of GPU {booking.id!r}, "
             "and a share needs some of both",
-            "use a scheduler that books amd.com/gpucores and amd.com/gpumem",
+            "ask for both amd.com/gpucores and amd.com/gpumem",
         )
     everything = booking.memory_mib == unit.memory_mib and unit.memory_scale == 1
     memory = ALL if everything else Amount(booking.memory_mib * MIB, percent=False)
@@ -108,7 +108,7 @@ def served(pod: Pod) -> list[tuple[Container, tuple[Booking, ...]]]:
         raise Refusal(
             f"as many slots to allocate as allocated were expected, found {len(waiting)} and "
             f"{len(booked)}",
-            "let HAMi's scheduler write the annotations",
+            "create the pod anew, without annotations of hami.io",
         )
     owners = containers_of(booked, pod.containers)
     return [

@@ -46,7 +46,7 @@ def decode(text: str) -> Slots:
     if not text.endswith(";") or len(text) > MAX_TEXT:
         raise Refusal(
             f"slots that each end with ';' were expected, found {text[-80:]!r}",
-            "let HAMi's scheduler write the annotation",
+            "create the pod anew, without annotations of hami.io",
         )
     return tuple(_slot(slot) for slot in text[:-1].split(";"))
 
@@ -74,7 +74,7 @@ def _is_number(text: str) -> bool:
 def _malformed(text: str) -> Refusal:
     return Refusal(
         f"bookings 'id,type,MiB,CUs:' were expected in a slot, found {text[:80]!r}",
-        "let HAMi's scheduler write the annotation",
+        "create the pod anew, without annotations of hami.io",
     )
 
 

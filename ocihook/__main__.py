@@ -15,10 +15,11 @@ def main(argv: list[str] | None = None) -> int:
     """Return 0 if the container may start, REFUSED otherwise."""
     words = sys.argv[1:] if argv is None else argv
     run = Run(_value(words, "--sysroot"))
+    told = ""
     try:
         held = run.judge(words)
     except Refusal as refusal:
-        reason = str(refusal)
+        reason, told = str(refusal), refusal.for_pod()
     except DeadlineError:
         hint = "the machine may be overloaded: start the container again"
         reason = f"expected the checks to end in time, found them unfinished; {hint}"
@@ -30,9 +31,11 @@ def main(argv: list[str] | None = None) -> int:
             log.record(log.line(run.container, held), run.container, log.INFO, run.sysroot)
         return 0
     name = _value(words, "--share")
-    text = log.line(run.container, f"{name and f'share {name}: '}refused: {reason}")
-    log.tell(text)
-    log.record(text, run.container, log.ERROR, run.sysroot)
+    refused = f"{name and f'share {name}: '}refused: "
+    # What is said on standard error of a pod's container stands in the pod's events.
+    shown = told if told and name.startswith("pod-") else reason
+    log.tell(log.line(run.container, refused + shown))
+    log.record(log.line(run.container, refused + reason), run.container, log.ERROR, run.sysroot)
     return REFUSED
 
 

@@ -38,7 +38,7 @@ class Arguments:
 def parse(argv: list[str]) -> Arguments:
     """Return the arguments of a command line without the program's name; raises Refusal."""
     if argv[:1] != ["run"]:
-        raise Refusal(f"`amd-oci-hook {USAGE}`", repr(argv[:1])[:80], HINT)
+        raise Refusal(f"`amd-oci-hook {USAGE}`", repr(argv[:1])[:80], node_hint=HINT)
     values, gpus = _split(argv[1:])
     arguments = Arguments()
     arguments.deadline = _seconds(values.pop("--deadline", "5"))
@@ -51,7 +51,7 @@ def parse(argv: list[str]) -> Arguments:
         arguments.require = _policy(values.get("--require", "any"))
         arguments.allow_extra_devices = FLAG in values
     elif values or gpus:
-        raise Refusal("--share NAME beside the other options", "no --share", HINT)
+        raise Refusal("--share NAME beside the other options", "no --share", node_hint=HINT)
     return arguments
 
 
@@ -62,10 +62,10 @@ def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:
     rest = iter(words)
     for option in rest:
         if option in values or option not in {"--gpu", FLAG, *VALUED}:
-            raise Refusal(f"`amd-oci-hook {USAGE}`", f"{option[:80]!r} there", HINT)
+            raise Refusal(f"`amd-oci-hook {USAGE}`", f"{option[:80]!r} there", node_hint=HINT)
         value = "" if option == FLAG else next(rest, None)
         if value is None:
-            raise Refusal("a value for each option", f"none for {option}", HINT)
+            raise Refusal("a value for each option", f"none for {option}", node_hint=HINT)
         if option == "--gpu":
             gpus.append(value)
         else:
@@ -75,25 +75,25 @@ def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:
 
 def _name(text: str) -> str:
     if not text or len(text) > 253 or not text.isprintable():
-        raise Refusal("--share with a device name of CDI", repr(text[:80]), HINT)
+        raise Refusal("--share with a device name of CDI", repr(text[:80]), node_hint=HINT)
     return text
 
 
 def _file(values: dict[str, str], option: str) -> str | None:
     path = values.get(option)
     if path is not None and not path.startswith("/"):
-        raise Refusal(f"{option} with an absolute path", repr(path[:80]), HINT)
+        raise Refusal(f"{option} with an absolute path", repr(path[:80]), node_hint=HINT)
     return path
 
 
 def _policy(text: str) -> str:
     if text not in POLICIES:
-        raise Refusal(f"--require {'|'.join(POLICIES)}", repr(text[:80]), HINT)
+        raise Refusal(f"--require {'|'.join(POLICIES)}", repr(text[:80]), node_hint=HINT)
     return text
 
 
 def _seconds(text: str) -> float:
     number = text.replace(".", "", 1)
     if not (number.isascii() and number.isdecimal() and 0 < float(text) <= 3600):
-        raise Refusal("--deadline in seconds, above 0", repr(text[:80]), HINT)
+        raise Refusal("--deadline in seconds, above 0", repr(text[:80]), node_hint=HINT)
     return float(text)

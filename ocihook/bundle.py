@@ -162,12 +162,12 @@ class Container:
     def _value(self, value: object, kind: type[T], what: str) -> T:
         if isinstance(value, str) and "\0" in value:
             # crun cuts there: of two variables, `HSA_CU_MASK\0` would take the mask away.
-            raise Refusal(f"{what} without NUL in {self.where}", repr(value[:80]), HINT)
+            raise Refusal(f"{what} without NUL in {self.where}", repr(value[:80]), node_hint=HINT)
         # A bool is an int to Python, and no number to JSON.
         if isinstance(value, kind) and (kind is not int or not isinstance(value, bool)):
             return value
         wanted, found = jsontext.WORDS[kind], jsontext.kind_of(value)
-        raise Refusal(f"{what} as {wanted} in {self.where}", found, HINT)
+        raise Refusal(f"{what} as {wanted} in {self.where}", found, node_hint=HINT)
 
 
 def read(bundle: str) -> Container:
@@ -176,7 +176,7 @@ def read(bundle: str) -> Container:
     try:
         data = read_file(path, LIMIT)
     except OSError as error:
-        raise Refusal(f"to read {path}", error.strerror or str(error), HINT) from error
+        raise Refusal(f"to read {path}", error.strerror or str(error), node_hint=HINT) from error
     return Container(jsontext.parse(data, path), bundle)
 
 

@@ -50,15 +50,17 @@ def find(pid: int, container: Container, sysroot: str) -> list[str]:
     own = _path(f"{sysroot}/proc/self/cgroup")
     if path == "/" or f"{own}/".startswith(f"{path}/"):
         # A cap there would hold the runtime, or the whole session that it was started from.
-        raise Refusal("a cgroup v2 of the container's own", f"it in {path[:200]!r}", HINT)
+        raise Refusal("a cgroup v2 of the container's own", f"it in {path[:200]!r}", node_hint=HINT)
     if ".." in path.split("/"):
-        raise Refusal("the container's cgroup below the hook's", repr(path[:200]), HINT)
+        raise Refusal("the container's cgroup below the hook's", repr(path[:200]), node_hint=HINT)
     mounted = _mounted(sysroot)
     _check_reach(container, [hierarchy.mount for hierarchy in mounted])
     showing = [one for one in mounted if f"{path}/".startswith(one.root.rstrip("/") + "/")]
     if not showing:
         file = f"{sysroot}/proc/self/mountinfo"
-        raise Refusal(f"a cgroup2 mount in {file} that shows {path[:200]!r}", "none", HINT)
+        raise Refusal(
+            f"a cgroup2 mount in {file} that shows {path[:200]!r}", "none", node_hint=HINT
+        )
     return min(showing, key=lambda one: len(one.root)).levels(path, sysroot)
 
 
@@ -77,7 +79,9 @@ def enable(levels: list[str]) -> None:
                 continue
             write(control, f"+{CONTROLLER}")
         except OSError as error:
-            raise Refusal(f"to enable {CONTROLLER} in {control}", _reason(error), HINT) from error
+            raise Refusal(
+                f"to enable {CONTROLLER} in {control}", _reason(error), node_hint=HINT
+            ) from error
 
 
 def write(path: str, text: str) -> None:
@@ -103,12 +107,12 @@ def _path(file: str) -> str:
     try:
         lines = read_file(file, LIMIT).decode("utf-8", "surrogateescape").split("\n")
     except OSError as error:
-        raise Refusal(f"to read {file}", error.strerror or str(error), HINT) from error
+        raise Refusal(f"to read {file}", error.strerror or str(error), node_hint=HINT) from error
     # Not splitlines: a name may hold what Python takes for the end of a line, but no line feed.
     for line in lines:
         if line.startswith("0::/"):
             return line.removeprefix("0::")
-    raise Refusal(f"a cgroup v2 in {file}", "none", HINT)
+    raise Refusal(f"a cgroup v2 in {file}", "none", node_hint=HINT)
 
 
 def _mounted(sysroot: str) -> list[Hierarchy]:
@@ -145,7 +149,7 @@ def _check_reach(container: Container, places: list[str]) -> None:
             raise Refusal(expected, found, "mount it read-only, and nothing that it lies in")
     if "CAP_SYS_ADMIN" in container.capabilities:
         found = "CAP_SYS_ADMIN, with which it mounts cgroups for writing"
-        raise Refusal(expected, found, "start it without --privileged and without SYS_ADMIN")
+        raise Refusal(expected, found, "start it unprivileged and without SYS_ADMIN")
 
 
 def _is_writable(mount: Mount, places: list[str]) -> bool:

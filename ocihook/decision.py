@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ocihook import bundle, devices, dmem, environment
 from ocihook.refusal import Refusal
+from ocihook.share import HINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from ocihook.share import Share
     from ocihook.state import State
 
-SHARED_HINT = "let the library hold the share, with `amd-cdi generate --require any`"
+SHARED_HINT = (
+    "`--require dmem` cannot hold it: let the library, with `amd-cdi generate --require any`"
+)
 
 
 def decide(arguments: Arguments, state: State) -> str:
@@ -28,7 +31,7 @@ def decide(arguments: Arguments, state: State) -> str:
         arguments = found
     share = arguments.share
     if share is None:
-        raise Refusal("--share in the share's arguments", "none", "write them anew")
+        raise Refusal("--share in the share's arguments", "none", node_hint=HINT)
     environment.check(container.environment, share, container.where)
     # An index counts the GPUs that the container can open: with another one, it is another GPU's.
     by_index = any(not gpu.rocr.startswith("GPU-") for gpu in share.gpus)
@@ -59,7 +62,7 @@ def _memory(require: str, pid: int, container: Container, share: Share, sysroot:
     if shared:
         uncharged = f"dmem does not charge the memory that {' '.join(shared)} has of the host's"
         if require == "dmem":
-            raise Refusal("a share of VRAM alone with --require dmem", uncharged, SHARED_HINT)
+            raise Refusal("a share of VRAM alone", uncharged, node_hint=SHARED_HINT)
         # It holds the VRAM of the share too. A cap on that comes after all that only reads.
         library = _library(container, share, uncharged)
     if vram and require != "library":

@@ -21,10 +21,8 @@ AMD_VENDOR = b"0x1002"
 FOLDERS = ("/dev", "/dev/dri")
 """Folders whose bind mount brings every GPU's nodes."""
 
-HINT = (
-    "start it without --privileged, without /dev/dri, and with no GPU but the share; "
-    "where that is wanted, generate with --allow-extra-devices"
-)
+HINT = "start it unprivileged, without /dev/dri, and with no GPU but the share"
+NODE_HINT = "where that is wanted, generate with --allow-extra-devices"
 
 
 def check(container: Container, share: Share, sysroot: str) -> None:
@@ -33,21 +31,23 @@ def check(container: Container, share: Share, sysroot: str) -> None:
     expected = f"no AMD GPU beyond share {share.name} in {container.where}"
     for device in container.devices:
         if device.kind in {"c", "u"} and is_foreign(device.major, device.minor, own, sysroot):
-            raise Refusal(expected, f"the device {device.path[:200]!r} in linux.devices", HINT)
+            raise Refusal(
+                expected, f"the device {device.path[:200]!r} in linux.devices", HINT, NODE_HINT
+            )
     for mount in container.mounts:
         if mount.kind == "devtmpfs":
-            raise Refusal(expected, f"a devtmpfs at {mount.destination[:200]!r}", HINT)
+            raise Refusal(expected, f"a devtmpfs at {mount.destination[:200]!r}", HINT, NODE_HINT)
         if mount.kind == "bind" and _brings_nodes(mount.source, own, sysroot):
-            raise Refusal(expected, f"the mount of {mount.source[:200]!r}", HINT)
+            raise Refusal(expected, f"the mount of {mount.source[:200]!r}", HINT, NODE_HINT)
     for rule in standing(container.rules):
         if _opens_foreign(rule, own, sysroot):
             major = "*" if rule.major is None else rule.major
             minor = "*" if rule.minor is None else rule.minor
             found = f"the rule `{rule.kind} {major}:{minor} {rule.access}`"
-            raise Refusal(expected, f"{found} in linux.resources.devices", HINT)
+            raise Refusal(expected, f"{found} in linux.resources.devices", HINT, NODE_HINT)
     if "CAP_MKNOD" in container.capabilities and not any(map(_denies_all, container.rules)):
         found = "CAP_MKNOD and no rule in linux.resources.devices that denies all devices"
-        raise Refusal(expected, found, HINT)
+        raise Refusal(expected, found, HINT, NODE_HINT)
 
 
 def is_foreign(major: int, minor: int, own: set[int], sysroot: str) -> bool:

@@ -32,7 +32,9 @@ def apply(pid: int, container: Container, share: Share, sysroot: str) -> str:
         region = _region(capacity, pci)
         limit = capacity[region]
         if not limit.isdecimal() or wanted > int(limit):
-            raise Refusal(f"at most the {limit[:40]} bytes of {region}", f"{wanted}", HINT)
+            raise Refusal(
+                f"at most the {limit[:40]} bytes of {region}", f"{wanted}", node_hint=HINT
+            )
         caps[region] = str(wanted)
     file = f"{levels[-1]}/dmem.max"
     before = _table(file)
@@ -55,7 +57,7 @@ def _set(file: str, region: str, size: str) -> None:
         cgroup.write(file, f"{region} {size}\n")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise Refusal(f"to write `{region} {size}` to {file}", reason, HINT) from error
+        raise Refusal(f"to write `{region} {size}` to {file}", reason, node_hint=HINT) from error
 
 
 def _restore(file: str, caps: dict[str, str]) -> None:
@@ -72,7 +74,7 @@ def _compare(file: str, caps: dict[str, str]) -> None:
     for region, size in caps.items():
         if after.get(region) != size:
             found = f"{after.get(region, 'nothing')} read back"
-            raise Refusal(f"`{region} {size}` in {file}", found, HINT)
+            raise Refusal(f"`{region} {size}` in {file}", found, node_hint=HINT)
 
 
 def _region(capacity: dict[str, str], pci: str) -> str:
@@ -84,7 +86,7 @@ def _region(capacity: dict[str, str], pci: str) -> str:
     ]
     if len(names) != 1:
         found = " ".join(names) or " ".join(capacity) or "none"
-        raise Refusal(f"one VRAM region of {pci} in dmem.capacity", found[:400], HINT)
+        raise Refusal(f"one VRAM region of {pci} in dmem.capacity", found[:400], node_hint=HINT)
     return names[0]
 
 
@@ -93,7 +95,9 @@ def _table(file: str) -> dict[str, str]:
     try:
         text = read_file(file, LIMIT).decode("ascii", "backslashreplace")
     except OSError as error:
-        raise Refusal(f"to read {file}", error.strerror or str(error), cgroup.HINT) from error
+        raise Refusal(
+            f"to read {file}", error.strerror or str(error), node_hint=cgroup.HINT
+        ) from error
     table = {}
     for line in text.splitlines():
         name, _, value = line.rpartition(" ")

@@ -40,7 +40,7 @@ def parse(data: bytes, name: str) -> object:
         return value if found else _loads(text)
     except (ValueError, RecursionError) as error:
         hint = "the container runtime writes it: look at the runtime's own log"
-        raise Refusal(f"JSON in {name}", f"other text ({error})", hint) from error
+        raise Refusal(f"JSON in {name}", f"other text ({error})", node_hint=hint) from error
 
 
 def _scan(text: str) -> tuple[bool, object]:

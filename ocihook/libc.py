@@ -37,6 +37,7 @@ ENGINE_INITS = {"/sbin/docker-init", "/run/podman-init", "/dev/init"}
 """Where docker and podman mount their own static init, which starts what follows ``--``."""
 
 HINT = f"use an image with dynamic programs on glibc {OLDEST[0]}.{OLDEST[1]} or later"
+REINSTALL = "install amd-cdi anew"
 MOUNT_HINT = "give the container nothing at or above /usr/local/vgpu"
 
 
@@ -85,7 +86,7 @@ def _elf_library(container: Container, share: Share, rootfs: Rootfs) -> Elf:
     try:
         return Elf(descriptor)
     except ElfError as error:
-        raise Refusal(f"an ELF library at {LIBRARY}", str(error), "install amd-cdi anew") from error
+        raise Refusal(f"an ELF library at {LIBRARY}", str(error), node_hint=REINSTALL) from error
     finally:
         os.close(descriptor)
 
@@ -111,7 +112,7 @@ def _open_mounted(path: str, own: str | None, container: Container, rootfs: Root
         raise Refusal(f"{expected} that is read-only", repr(mount.options)[:200], MOUNT_HINT)
     opened = rootfs.open(path)
     if opened is None:
-        raise Refusal(f"the file {mount.source}", "none", "install amd-cdi anew")
+        raise Refusal(f"the file {mount.source}", "none", node_hint=REINSTALL)
     return opened[0]
 
 

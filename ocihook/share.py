@@ -64,10 +64,10 @@ class Share:
     def __init__(self, name: str, gpus: list[Gpu]) -> None:
         """Check that the GPUs are numbered from 0 without a gap."""
         if not gpus:
-            raise Refusal("at least one --gpu", "none", HINT)
+            raise Refusal("at least one --gpu", "none", node_hint=HINT)
         if [gpu.index for gpu in gpus] != list(range(len(gpus))):
             found = ",".join(str(gpu.index) for gpu in gpus)
-            raise Refusal(f"--gpu in the order index=0 to {len(gpus) - 1}", found, HINT)
+            raise Refusal(f"--gpu in the order index=0 to {len(gpus) - 1}", found, node_hint=HINT)
         self.name = name
         self.gpus = gpus
         self.library: str | None = None
@@ -100,11 +100,11 @@ def parse_gpu(text: str) -> Gpu:
     for pair in text.split(","):
         name, equals, value = pair.partition("=")
         if not equals or name in fields or name not in REQUIRED + OPTIONAL:
-            raise Refusal("--gpu with each name=value once", repr(pair[:80]), HINT)
+            raise Refusal("--gpu with each name=value once", repr(pair[:80]), node_hint=HINT)
         fields[name] = value
     for name in REQUIRED:
         if name not in fields:
-            raise Refusal(f"{name}= in --gpu", repr(text[:200]), HINT)
+            raise Refusal(f"{name}= in --gpu", repr(text[:200]), node_hint=HINT)
     return Gpu(fields)
 
 
@@ -112,12 +112,12 @@ def _number(fields: Mapping[str, str], name: str, low: int, high: int) -> int:
     text = fields[name]
     if text.isascii() and text.isdecimal() and len(text) < 20 and low <= int(text) <= high:
         return int(text)
-    raise Refusal(f"{name}= from {low} to {high} in --gpu", repr(text[:80]), HINT)
+    raise Refusal(f"{name}= from {low} to {high} in --gpu", repr(text[:80]), node_hint=HINT)
 
 
 def _kind(text: str) -> str:
     if text not in KINDS:
-        raise Refusal(f"memory={'|'.join(KINDS)} in --gpu", repr(text[:80]), HINT)
+        raise Refusal(f"memory={'|'.join(KINDS)} in --gpu", repr(text[:80]), node_hint=HINT)
     return text
 
 
@@ -125,7 +125,7 @@ def _pci(text: str) -> str:
     digits = set("0123456789abcdef")
     shape = "".join("h" if character in digits else character for character in text)
     if shape not in {"hhhh:hh:hh.h", "hhhhhhhh:hh:hh.h"}:
-        raise Refusal("pci=dddd:bb:dd.f in lower case in --gpu", repr(text[:80]), HINT)
+        raise Refusal("pci=dddd:bb:dd.f in lower case in --gpu", repr(text[:80]), node_hint=HINT)
     return text
 
 
@@ -134,7 +134,9 @@ def _rocr(text: str) -> str:
     is_index = text.isascii() and text.isdecimal()
     is_serial = serial != text and len(serial) == 16 and not set(serial) - set("0123456789abcdef")
     if not is_index and not is_serial:
-        raise Refusal("rocr= an index or GPU-<16 hex digits> in --gpu", repr(text[:80]), HINT)
+        raise Refusal(
+            "rocr= an index or GPU-<16 hex digits> in --gpu", repr(text[:80]), node_hint=HINT
+        )
     return text
 
 
@@ -142,8 +144,10 @@ def _cus(text: str, count: int, atom: int) -> int:
     try:
         cus = cumask.parse_cus(text.replace("+", ","))
     except cumask.MaskError as error:
-        raise Refusal("cus= a list of CUs in --gpu", str(error), HINT) from error
+        raise Refusal("cus= a list of CUs in --gpu", str(error), node_hint=HINT) from error
     fault = cumask.fault(cus, count, atom)
     if fault:
-        raise Refusal("cus= whole atoms of the GPU in --gpu", f"{text[:80]!r}: {fault}", HINT)
+        raise Refusal(
+            "cus= whole atoms of the GPU in --gpu", f"{text[:80]!r}: {fault}", node_hint=HINT
+        )
     return cus

@@ -31,17 +31,21 @@ def parse(data: bytes) -> State:
     """Return the state of a JSON text; raises Refusal where a needed key is missing or wrong."""
     state = jsontext.parse(data, "the OCI state on standard input")
     if not isinstance(state, dict):
-        raise Refusal("an object as OCI state on standard input", jsontext.kind_of(state), HINT)
+        raise Refusal(
+            "an object as OCI state on standard input", jsontext.kind_of(state), node_hint=HINT
+        )
     name = state.get("id")
     pid = state.get("pid")
     bundle = state.get("bundle")
     status = state.get("status")
     if not isinstance(name, str) or not name:
-        raise Refusal("an id in the OCI state", repr(name)[:80], HINT)
+        raise Refusal("an id in the OCI state", repr(name)[:80], node_hint=HINT)
     if type(pid) is not int or not 0 < pid < 2**31:
-        raise Refusal("a pid above 0 in the OCI state", repr(pid)[:80], HINT)
+        raise Refusal("a pid above 0 in the OCI state", repr(pid)[:80], node_hint=HINT)
     if not isinstance(bundle, str) or not bundle.startswith("/"):
-        raise Refusal("an absolute bundle in the OCI state", repr(bundle)[:80], HINT)
+        raise Refusal("an absolute bundle in the OCI state", repr(bundle)[:80], node_hint=HINT)
     if status not in {"creating", "created"}:
-        raise Refusal("status creating or created in the OCI state", repr(status)[:80], HINT)
+        raise Refusal(
+            "status creating or created in the OCI state", repr(status)[:80], node_hint=HINT
+        )
     return State(name, pid, bundle)

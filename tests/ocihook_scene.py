@@ -44,6 +44,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.sysroot = folder / "host"
+        self.share = "share-a"
         self.bundle = folder / "bundle"
         self.rootfs = self.bundle / "rootfs"
         self.library = folder / "host-library.so"
@@ -187,7 +188,7 @@ class Scene:
             write(folder / "dmem.max", f"{REGION} max\n")
 
     def arguments(self, *extra: str) -> list[str]:
-        words = ["run", "--share", "share-a", "--require", self.require]
+        words = ["run", "--share", self.share, "--require", self.require]
         for gpu in self.gpus:
             words += ["--gpu", gpu]
         words += ["--library", str(self.library), "--values", str(self.values)]

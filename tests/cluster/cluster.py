@@ -31,6 +31,9 @@ class Cluster:
     node: Node
     plugin: Plugin
     image: Image
+    """What pods are of unless a test says otherwise."""
+    static: Image
+    """One whose only program is static."""
 
     # What HAMi's scheduler and its webhook do
 
@@ -45,13 +48,18 @@ class Cluster:
         *asks: Ask,
         devices: Sequence[Sequence[int]],
         lock_text: str | None = None,
+        **changes: object,
     ) -> None:
-        """Place a pod on the node, with the registered devices of these numbers for each ask."""
+        """Place a pod on the node, with the registered devices of these numbers for each ask.
+
+        ``changes`` are made to the first container.
+        """
         api = self.plane.api
         known = self.registered
         chosen = [[known[number] for number in numbers] for numbers in devices]
         document = self.document(name, *asks)
         document["spec"]["schedulerName"] = "hami-scheduler"
+        document["spec"]["containers"][0].update(changes)
         annotations = scheduler.placed(scheduler.slots_of(list(asks), chosen, known))
         document["metadata"]["annotations"] = annotations
         api.call("POST", PODS, document)
@@ -140,10 +148,28 @@ class Cluster:
         conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
         return conditions.get("Ready") == "True"
 
+    def await_event(self, name: str, reason: str, text: str) -> str:
+        """Wait for an event about a pod with this text in it; answer all of its message."""
+
+        def found() -> list[str]:
+            events = self.plane.api.events(name)
+            messages = [one["message"] for one in events if one["reason"] == reason]
+            return [message for message in messages if text in message]
+
+        await_that(lambda: bool(found()), SECONDS)
+        return found()[0]
+
     def await_failed(self, name: str) -> str:
         """Wait until a pod has failed; answer why, as its user reads it."""
         await_that(lambda: self.pod(name)["status"].get("phase") == "Failed", SECONDS)
         return str(self.pod(name)["status"].get("message"))
+
+    def started(self, name: str) -> bool:
+        """Whether the main container of a pod has ever run."""
+        (status,) = self.pod(name)["status"]["containerStatuses"]
+        states = (status["state"], status.get("lastState", {}))
+        ended = [state["terminated"]["reason"] for state in states if "terminated" in state]
+        return any("running" in state for state in states) or ended not in ([], ["StartError"])
 
     def device(self, name: str, container: str = "main") -> str:
         """The CDI device of a container that has a share."""

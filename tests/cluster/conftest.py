@@ -38,7 +38,7 @@ def cluster(
         plugin = installed(plane, machine)
         plugin.start()
         await_that(lambda: REGISTER in plane.api.annotations(NODE), 60)
-        yield Cluster(plane, machine, plugin, dynamic)
+        yield Cluster(plane, machine, plugin, dynamic, static)
 
 
 @pytest.fixture(autouse=True)

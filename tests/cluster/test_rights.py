@@ -2,10 +2,9 @@
 
 from datetime import UTC, datetime
 
-from tests.cluster.cluster import SECONDS, Cluster
+from tests.cluster.cluster import Cluster
 from tests.cluster.contents import MI300X
 from tests.cluster.plugin import RIGHTS
-from tests.plugin.scene import await_that
 from tests.plugin.scheduler import Ask
 
 
@@ -16,14 +15,10 @@ def test_the_plugin_uses_all_of_its_rights_and_asks_for_no_others(cluster: Clust
     cluster.schedule("two", Ask(cores=50, memory=8192), devices=[[MI300X]], lock_text=stamp)
     cluster.await_failed("two")
     # Both kubelet and the plugin write an event about it.
-    await_that(lambda: "AMDGPUShareRefused" in _reasons(cluster, "two"), SECONDS)
+    cluster.await_event("two", "AMDGPUShareRefused", "CUs were asked for")
     audited = cluster.plane.audited()
     assert {one["user"]["username"] for one in audited} == {cluster.plugin.user}
     asked = {(one["verb"], one["objectRef"]["resource"]) for one in audited}
     assert asked == RIGHTS
     assert {one["objectRef"].get("subresource") for one in audited} == {None}
     assert [one for one in audited if one["responseStatus"].get("code") in {401, 403}] == []
-
-
-def _reasons(cluster: Cluster, pod: str) -> set[str]:
-    return {event["reason"] for event in cluster.plane.api.events(pod)}

@@ -265,6 +265,30 @@ def test_privileged_container(scene: Scene, hook: list[str]) -> None:
     assert cap(scene) == f"{REGION} {BYTES}\n"
 
 
+def test_the_owner_of_a_pod_is_told_of_no_command(scene: Scene, hook: list[str]) -> None:
+    scene.share = "pod-8d4b7a52-1f1e-4c55-9d0e-6d8a1a0b9f10.main"
+    scene.config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    scene.lay()
+    line = refused(scene.run(hook))
+    assert line.endswith(
+        "linux.resources.devices; start it unprivileged, without /dev/dri, and with no GPU but "
+        "the share\n"
+    )
+    # Who runs the node finds all of it.
+    assert scene.log.read_text().endswith(
+        f"{line.strip()}; where that is wanted, generate with --allow-extra-devices\n"
+    )
+
+
+def test_the_owner_of_a_pod_can_change_the_node_at_least(scene: Scene, hook: list[str]) -> None:
+    scene.share = "pod-8d4b7a52-1f1e-4c55-9d0e-6d8a1a0b9f10.main"
+    scene.gpus = [scene.gpus[0].replace("pci=", "pcy=")]
+    line = refused(scene.lay().run(hook))
+    assert line.endswith("; place the pod on another node\n")
+    assert "amd-cdi generate" not in line
+    assert scene.log.read_text().endswith("; write the CDI spec anew with `amd-cdi generate`\n")
+
+
 def test_cap_above_capacity_falls_back(scene: Scene, hook: list[str]) -> None:
     scene.gpus = [scene.gpus[0].replace(f"bytes={BYTES}", f"bytes={CAPACITY + 1}")]
     result = with_image(scene).lay().run(hook)
