@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cdi.command import output
+from cdi.command import arguments, output
 from cdi.command.arguments import Settings
 from cdi.errors import PermanentError
 from cdi.node import topology
@@ -21,8 +22,30 @@ from cdi.spec.edits import ContainerEdits
 from cdi.state import ledger, store
 from cdi.state.specs import NodeSpecs, offered
 
+DEVICE = re.compile(
+    r"([a-z][\w.-]*/[a-z][\w.-]*=)?[a-z0-9]([\w.:-]*[a-z0-9])?", re.IGNORECASE | re.ASCII
+)
+"""A device's name, with its kind or without."""
+
+
+def _qualified(text: str) -> str:
+    """Return the qualified name of a device; raises PermanentError for what none is called."""
+    if not DEVICE.fullmatch(text):
+        raise PermanentError(
+            "a device goes by KIND=NAME, or by its name if it is one of "
+            f"{renderer.KIND}, found {text[:200]!r}",
+            f"give for example {renderer.KIND}=0, or just 0",
+        )
+    return text if "=" in text else f"{renderer.KIND}={text}"
+
+
 Devices = Annotated[
-    list[str], typer.Argument(metavar="DEVICE...", help="A name such as amd.com/gpu=0, or just 0.")
+    list[str],
+    typer.Argument(
+        parser=arguments.parsed_by(_qualified),
+        metavar="DEVICE...",
+        help=f"A name such as {renderer.KIND}=0, or just 0.",
+    ),
 ]
 
 
@@ -224,7 +247,7 @@ def _edits(given: Settings, devices: list[str]) -> tuple[ContainerEdits, list[st
 
     entries, skipped = registry.load_all(given.spec_dirs)
     output.warn(skipped)
-    names = list(dict.fromkeys(_qualified(name) for name in devices))
+    names = list(dict.fromkeys(devices))
     found = []
     for name in names:
         entry, device = registry.find(entries, name)
@@ -237,7 +260,3 @@ def _edits(given: Settings, devices: list[str]) -> tuple[ContainerEdits, list[st
         found.append(device)
     merged = registry.edits_for(entries, names)
     return merged, verdict.refusals(found, merged, given.root)
-
-
-def _qualified(name: str) -> str:
-    return name if "=" in name else f"{renderer.KIND}={name}"

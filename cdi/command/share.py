@@ -45,7 +45,13 @@ app = typer.Typer(
 
 def _device(text: str) -> str:
     """Return the device of the share that text names, be it as a device."""
-    return names.share_device(text.removeprefix(f"{renderer.KIND}=share-"))
+    name = text.removeprefix(f"{renderer.KIND}=share-")
+    if name == text and "=" in text:
+        raise PermanentError(
+            f"a share made by share create was expected, found the device {text[:200]!r}",
+            "see: amd-cdi share list",
+        )
+    return names.share_device(name)
 
 
 @app.command("create")

@@ -28,7 +28,10 @@ STRATEGIES = ("index", "uuid", "pci")
 def strategy(text: str) -> str:
     """Return the device name strategy of this name; raises PermanentError if there is none."""
     if text not in STRATEGIES:
-        raise PermanentError(f"{text!r} is not one of {', '.join(STRATEGIES)}")
+        raise PermanentError(
+            f"{text!r} is not one of {', '.join(STRATEGIES)}",
+            "give the option once for each",
+        )
     return text
 
 

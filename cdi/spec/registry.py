@@ -78,7 +78,7 @@ def parse(path: Path) -> Any:
     try:
         data = read_bounded(path, MAX_BYTES)
     except OSError as error:
-        raise os_error("read the spec", path, error) from error
+        raise os_error("read", path, error) from error
     try:
         return _parse(data)
     except (ValueError, RecursionError) as error:

@@ -148,6 +148,8 @@ def export(target: Path, data: bytes) -> bool:
 
     Raises PermanentError for a place in a state directory, which is one that has a ledger.
     """
+    if not target.name:
+        raise PermanentError(f"a file was expected, found {target}", "choose a file")
     place = target.parent.resolve()
     for directory in (place, place.parent):
         if ledgers.path_in(directory).exists():

@@ -124,54 +124,11 @@ def test_version(radeons: Host) -> None:
     assert radeons.run("--debug", "--version").done().out == fast
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["nonsense"],
-        ["share"],
-        ["share", "nonsense"],
-        ["generate", "--nonsense"],
-        ["generate", "extra"],
-        ["generate", "--split"],
-        ["generate", "--split", "0"],
-        ["generate", "--split", "-1"],
-        ["generate", "--split", "two"],
-        ["generate", "--format", "toml"],
-        ["generate", "--device-name-strategy", "serial"],
-        ["generate", "--on-conflict", "ask"],
-        ["generate", "--require", "hope"],
-        ["generate", "--hook-stage", "poststop"],
-        ["share", "create", "a", "--gpu", "0", "--require", "hope"],
-        ["generate", "--watch", "--dry-run"],
-        ["generate", "--watch", "--output", "-"],
-        ["generate", "--sample", "mi210"],
-        ["show"],
-        ["inject"],
-        ["inject", "config.json"],
-        ["share", "create"],
-        ["share", "create", "x"],
-        ["share", "create", "x", "--gpu", "0", "--cores", "0"],
-        ["share", "create", "x", "--gpu", "0", "--cores", "101"],
-        ["share", "create", "x", "--gpu", "0", "--cores", "-5"],
-        ["share", "create", "x", "--gpu", "0", "--cores", "12.5"],
-        ["share", "create", "x", "--gpu", "0", "--cus", "0"],
-        ["share", "create", "x", "--gpu", "0", "--cus", "8", "--cores", "8"],
-        ["share", "create", "x", "--gpu", "0", "--memory", "-5GiB"],
-        ["share", "create", "x", "--gpu", "0", "--memory", "0"],
-        ["share", "create", "x", "--gpu", "0", "--memory", "5 apples"],
-        ["share", "create", "x", "--gpu", "0", "--memory", "1e3"],
-        ["share", "create", "x", "--gpu", "0", "--memory", "101%"],
-        ["share", "create", "x", "--gpu", "0", "--memory-scaling", "0.5"],
-        ["share", "remove"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage_is_status_2(radeons: Host, arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["share"]], ids=" ".join)
+def test_no_command_is_answered_with_help(radeons: Host, arguments: list[str]) -> None:
     result = radeons.run(*arguments)
     assert result.status == 2
-    assert result.out + result.err
-    assert "Traceback" not in result.err
+    assert "Commands:" in result.out + result.err
     assert list(radeons.folder.iterdir()) == []
 
 
