@@ -291,18 +291,23 @@ def _mounts(name: str, options: Options, host_paths: HostPaths) -> list[Mount]:
     """Return the library, the values and the usage region of a share."""
     mounts = [
         _mount(options.library_path, CONTAINER_LIBRARY, "ro"),
-        _mount(host_paths.values(name), CONTAINER_VALUES, "ro"),
+        _mount(host_paths.values(name), CONTAINER_VALUES, "ro", "noexec"),
     ]
     if host_paths.usage_dir:
-        mounts.append(_mount(f"{host_paths.usage_dir}/{name}", CONTAINER_USAGE, "rw"))
+        mounts.append(_mount(f"{host_paths.usage_dir}/{name}", CONTAINER_USAGE, "rw", "noexec"))
     return mounts
 
 
-def _mount(host_path: str, container_path: str, access: str) -> Mount:
+def _mount(host_path: str, container_path: str, *access: str) -> Mount:
+    """Return a bind mount of a file.
+
+    Whoever has no root on the host may not take away what the file's own mount forbids, such as
+    noexec where usage regions lie: so all is forbidden that is not needed.
+    """
     return {
         "hostPath": host_path,
         "containerPath": container_path,
-        "options": [access, "nosuid", "nodev", "bind"],
+        "options": [*access, "nosuid", "nodev", "bind"],
     }
 
 
