@@ -10,7 +10,7 @@ from cdi.errors import PermanentError
 from cdi.files import unstaged
 from cdi.node.gpu import Node
 from cdi.plan import names, planner
-from cdi.plan.options import Format, Options
+from cdi.plan.options import Format
 from cdi.plan.share import Share
 from cdi.spec import registry, renderer, rules, spectext
 from cdi.spec.edits import Device, Spec
@@ -31,8 +31,12 @@ class NodeSpecs:
     shares: tuple[Share, ...]
     """All that the node offers, also those that cannot be had right now."""
     rendering: Rendering
+    devices: Mapping[str, Sequence[Device]]
+    """What stands in each spec, by file name."""
     specs: Mapping[str, bytes]
     """The specs by file name."""
+    values: Mapping[str, bytes]
+    """The files of values that containers of shares and their hooks read, by name."""
     listed: frozenset[str]
     """What lies in the spec directory."""
     stale: frozenset[str]
@@ -40,15 +44,6 @@ class NodeSpecs:
     warnings: tuple[str, ...]
     changed: bool = False
     """Whether a spec was another one before."""
-
-    @property
-    def values(self) -> dict[str, bytes]:
-        """The files of values that containers of shares and their hooks read, by name."""
-        found = {}
-        for held in self.rendering.held:
-            found[f"{held.name}.conf"] = held.values
-            found[f"{held.name}.args"] = held.arguments
-        return found
 
     @property
     def document(self) -> Spec:
@@ -96,7 +91,7 @@ def make(
     known = last.rendering.offers if last else ()
     rendering = renderer.render(node, shares, options, host_paths, known)
     listed = registry.files_in(paths.spec_dir)
-    ours = own_files | rendering.by_file(options.file).keys()
+    ours = own_files | {offer.file for offer in rendering.offers}
     left = {name for name in listed - ours if _is_left(unstaged(name), own_files)}
     others = registry.load_present(registry.paths_in(paths.spec_dir, listed - ours - left))
     offering, collisions = _without_collisions(rendering, others)
@@ -104,13 +99,14 @@ def make(
         raise PermanentError(
             "; ".join(collisions), "remove the other file, or use --on-conflict omit"
         )
-    if not offering.by_file(options.file)[options.file]:
+    devices = offering.by_file(options.file)
+    if not devices[options.file]:
         raise PermanentError(
             "other specs have all names that this node's devices would get: "
             + "; ".join(collisions),
             "remove one of those files",
         )
-    specs = _texts(offering, options, last)
+    specs = _texts(devices, options.format, last)
     stale = (listed & ours) - specs.keys() | {name for name in left if unstaged(name) not in specs}
     return NodeSpecs(
         paths.spec_dir / options.file,
@@ -119,7 +115,9 @@ def make(
         ledger,
         shares,
         offering,
+        devices,
         specs,
+        _values(offering),
         listed,
         # Runtimes do not look into directories, whatever these are called.
         frozenset([name for name in stale if not _is_directory(paths.spec_dir / name)]),
@@ -132,14 +130,13 @@ def make(
     )
 
 
-def _texts(rendering: Rendering, options: Options, last: NodeSpecs | None) -> dict[str, bytes]:
+def _texts(
+    devices: Mapping[str, Sequence[Device]], form: Format, last: NodeSpecs | None
+) -> dict[str, bytes]:
     """Return the specs by file name; those that ``last`` has are not written out again."""
-    known = last.rendering.by_file(options.file) if last else {}
     return {
-        file: last.specs[file]
-        if last and known.get(file) == devices
-        else _text(devices, options.format)
-        for file, devices in rendering.by_file(options.file).items()
+        file: last.specs[file] if last and last.devices.get(file) == stands else _text(stands, form)
+        for file, stands in devices.items()
     }
 
 
@@ -149,6 +146,15 @@ def _text(devices: Sequence[Device], form: Format) -> bytes:
     for finding in rules.findings(spec):
         raise PermanentError(f"no runtime would load the spec: {finding}", "check the options")
     return spectext.encode(spec, form)
+
+
+def _values(rendering: Rendering) -> dict[str, bytes]:
+    """Return the files of values by name."""
+    found = {}
+    for held in rendering.held:
+        found[f"{held.name}.conf"] = held.values
+        found[f"{held.name}.args"] = held.arguments
+    return found
 
 
 def _without_collisions(
