@@ -175,7 +175,7 @@ class Staging:
         try:
             # Left over by a process that died.
             temporary.unlink(missing_ok=True)
-            if _unchanged(target, data):
+            if holds(target, data):
                 return False
             self.renames.append((temporary, target))
             _write_new(temporary, data)
@@ -277,7 +277,7 @@ def sync_directory(directory: Path) -> None:
         raise os_error("sync", directory, error) from error
 
 
-def _unchanged(target: Path, data: bytes) -> bool:
+def holds(target: Path, data: bytes) -> bool:
     """Whether the target holds these bytes and everyone may read them."""
     try:
         # What a link leads to counts: /dev/stdout must not be replaced by a file.

@@ -119,6 +119,7 @@ class Health:
             if node.gpus:
                 self.reservations.refresh(node, seconds)
             self.seen = seen
+        self.reservations.put_right(seconds)
         faults = faults_of(present, sysroot)
         state = next_state(before, present, faults)
         if self.inventory.become(state):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Literal
 
 Format = Literal["text", "json"]
+
+SHOWN = 5
+"""Names in one line."""
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -42,3 +46,9 @@ def configure(form: Format, level: str) -> None:
     log.handlers = [handler]
     log.setLevel(level.upper())
     log.propagate = False
+
+
+def some(names: Iterable[str]) -> str:
+    """Return the first of many names, for one line of the log."""
+    first = sorted(names)
+    return ", ".join(first[:SHOWN]) + (", …" if len(first) > SHOWN else "")

@@ -15,13 +15,10 @@ from deviceplugin.cluster import Cluster
 from deviceplugin.deadline import Deadline
 from deviceplugin.events import Events
 from deviceplugin.inventory import Inventory
-from deviceplugin.log import log
+from deviceplugin.log import log, some
 from deviceplugin.pods import Pod, Pods, share_prefix
 from deviceplugin.reservations import Reservations
 from deviceplugin.retries import Retries
-
-SHOWN = 5
-"""Names in one line of the log."""
 
 COLLECT_SECONDS = 24 * 3600.0
 """How long giving a share back is tried: for as long as a disk may be full."""
@@ -179,5 +176,4 @@ def _tell(before: tuple[Share, ...], after: tuple[Share, ...]) -> None:
         (old - new, "gave back %d shares of pods that have ended: %s"),
     ):
         if names:
-            shown = ", ".join(sorted(names)[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-            log.info(what, len(names), shown)
+            log.info(what, len(names), some(names))

@@ -27,14 +27,14 @@ class Cache:
         """The ledger's document and what it was read as."""
         return (self.document, self.made.ledger) if self.made else None
 
-    def files(self, before: Ledger) -> Mapping[str, bytes]:
-        """Return the specs and values that need not be compared, by name.
+    def known(self, before: Ledger) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
+        """Return the specs and the files of values that need not be compared, by name.
 
         None if the ledger on the disk, ``before``, is another one: then others wrote them.
         """
         if self.made is None or not self.intact or before is not self.made.ledger:
-            return {}
-        return {**self.made.values, **self.made.specs}
+            return {}, {}
+        return self.made.specs, self.made.values
 
     def keep(self, document: bytes, made: NodeSpecs) -> None:
         """Note what has been written."""

@@ -76,15 +76,15 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         after = change(before)
         made = _checked(paths, node, before, after, cache.made, offering)
         document = ledgers.encode(after)
-        known = cache.files(before)
+        known_specs, known_values = cache.known(before)
         present = names_in(paths.values_dir)
         regions = usage.bounded(paths.usage_dir)
         with staging() as staged:
-            _stage(staged, paths.values_dir, made.values, known, present)
+            _stage(staged, paths.values_dir, made.values, known_values, present)
             # Before there are new ones: of two with one device, runtimes would use neither.
             staged.remove([paths.spec_dir / name for name in made.stale])
             _stage_ledger(staged, paths.state_dir, document, changed=after != before)
-            changed = _stage(staged, paths.spec_dir, made.specs, known, made.listed)
+            changed = _stage(staged, paths.spec_dir, made.specs, known_specs, made.listed)
             if regions:
                 # Of an update that came to nothing, whose share may have been of other GPUs.
                 new = set(after.shares) - set(before.shares)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import yaml
 
 from tests.cli.conftest import MakeHost
 from tests.cli.host import Host, finish
+from tests.cli.test_pod_specs import POD, give
 
 SECONDS = 20
 """A refresh takes about one; a machine that does much else is waited for."""
@@ -119,6 +121,67 @@ def test_repartitioning(own: MakeHost) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def other_bytes(path: Path) -> None:
+    """Change a file in place, and neither its size nor when it was changed last."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(status.st_size // 2)
+        file.write(b"~")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def another_file(path: Path) -> None:
+    path.with_name("theirs").write_bytes(path.read_bytes().replace(b"0", b"1"))
+    path.with_name("theirs").rename(path)
+
+
+def link(path: Path) -> None:
+    target = path.rename(path.parent.parent / "theirs")
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        other_bytes,
+        another_file,
+        link,
+        Path.unlink,
+        lambda path: os.truncate(path, 10),
+        lambda path: path.chmod(0o600),
+    ],
+    ids=["other bytes", "another file", "a link", "gone", "cut off", "closed to others"],
+)
+def test_whatever_is_done_to_a_file_is_put_right(
+    host: Host, watcher: subprocess.Popen[str], harm: Callable[[Path], object]
+) -> None:
+    eventually(lambda: names(host) != [])
+    host.share("create", "x", "--gpu", "1", "--cores", "50", "--memory", "1GiB").done()
+    give(host, POD)
+    pods_spec = host.spec_dir / f"amd.com-gpu_{POD}.yaml"
+    files = (f"{POD}.conf", f"{POD}.args", "share-x.conf")
+    values = [host.state_dir / "shares" / file for file in files]
+    paths = [host.spec_file, pods_spec, *values]
+    right = {path: path.read_bytes() for path in paths}
+
+    def are_right() -> bool:
+        return all(
+            path.is_file()
+            and not path.is_symlink()
+            and path.stat().st_mode & 0o777 == 0o644
+            and path.read_bytes() == right[path]
+            for path in paths
+        )
+
+    # At rest and apart, as one that is seen has all looked at.
+    time.sleep(3)
+    for some in (values, [host.spec_file], [pods_spec]):
+        for path in some:
+            harm(path)
+        eventually(are_right)
+    assert watcher.poll() is None
 
 
 def put_into_spx(host: Host) -> None:

@@ -289,9 +289,10 @@ def test_a_share_goes_when_its_pod_ends_and_not_before(tmp_path: Path) -> None:
         assert len(it.shares) == 1
 
 
-def admit_now(it: Scene, name: str) -> None:
+def admit_now(it: Scene, name: str) -> str:
     document = bind(it.server, name, [Ask(cores=20, memory=1024)])
-    admit(it, document, [Ask()])
+    (share,) = admit(it, document, [Ask()])
+    return share.removeprefix("amd.com/gpu=")
 
 
 def test_a_pod_of_the_same_name_is_another_pod(tmp_path: Path) -> None:
@@ -526,6 +527,31 @@ def test_a_restart_of_the_plugin_changes_nothing(tmp_path: Path) -> None:
         kubelet.stop()
         stored = json.loads((tmp_path / "var/lib/amd-cdi/ledger.json").read_text())
         assert len(stored["shares"]) == 2
+
+
+def test_files_that_others_change_under_a_running_plugin_are_made_anew(tmp_path: Path) -> None:
+    with scene(tmp_path, "mi300x") as it:
+        share = admit_now(it, "one")
+        spec_dir, values_dir = tmp_path / "etc/cdi", tmp_path / "var/lib/amd-cdi/shares"
+        paths = [
+            spec_dir / "amd.com-gpu.yaml",
+            spec_dir / f"amd.com-gpu_{share}.yaml",
+            values_dir / f"{share}.conf",
+            values_dir / f"{share}.args",
+        ]
+        right = {path: path.read_bytes() for path in paths}
+
+        def are_right() -> bool:
+            return all(path.is_file() and path.read_bytes() == right[path] for path in paths)
+
+        for harm in (lambda path: path.write_bytes(b"~" * path.stat().st_size), Path.unlink):
+            for path in paths:
+                harm(path)
+                assert not are_right()
+                await_that(are_right)
+        # And no allocation in between was needed, nor one that is there now is harmed by it.
+        assert share in it.devices
+        assert admit_now(it, "two") in it.devices
 
 
 def test_after_a_reboot_with_other_minors_names_resolve_to_their_gpus(tmp_path: Path) -> None:
