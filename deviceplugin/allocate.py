@@ -7,8 +7,8 @@ Everything is bounded: the work, and what has to be undone when it fails.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 
@@ -19,7 +19,7 @@ from cdi.plan.share import Share
 from cdi.state.ledger import Ledger
 from cdi.state.specs import NodeSpecs
 from deviceplugin import bookings, events, nodelock, pods
-from deviceplugin.cluster import ApiError, Cluster
+from deviceplugin.cluster import ApiError, Cluster, Json
 from deviceplugin.deadline import Deadline
 from deviceplugin.devices import Place
 from deviceplugin.events import Events
@@ -56,8 +56,8 @@ def _asked(pod: Pod, count: int) -> tuple[Booking, ...]:
     return slots[index] if index is not None and len(slots[index]) == count else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
+@dataclass(slots=True)
+class _Target:
     """The pod that kubelet asks for, and the node as it was when it was found."""
 
     pod: Pod
@@ -66,21 +66,15 @@ class _Claim:
     """The container of a pod that HAMi did not schedule."""
     remembered: bool = False
     """Whether the pod is as the watch told of it last, so that it may have changed since."""
-    told: list[Pod] = field(default_factory=list)
-    """The pod once it has been told what it gets."""
+    told: bool = False
+    """Whether its annotations say what it gets."""
 
     @property
     def lock(self) -> Held | None:
         """The lock that has to be released for this pod; None if it is another's."""
         held = self.seen.lock
-        if held is None or (
-            held.pod
-            and (held.namespace, held.pod)
-            != (
-                self.pod.namespace,
-                self.pod.name,
-            )
-        ):
+        own = (self.pod.namespace, self.pod.name)
+        if held is None or (held.pod and (held.namespace, held.pod) != own):
             return None
         return held
 
@@ -124,19 +118,19 @@ class Hami:
                 f"the allocation before this one has not ended for {WORK_SECONDS:.0f} s"
             )
         try:
-            claim = self._find(device_ids, work)
+            target = self._find(device_ids, work)
             try:
                 try:
-                    return [self._give(claim, device_ids, work)]
+                    return [self._give(target, device_ids, work)]
                 except PermanentError:
                     # A pod that has been told waits no more: another one would be found.
-                    if claim.told or not claim.remembered:
+                    if target.told or not target.remembered:
                         raise
-                    claim = self._find(device_ids, work, remembering=False)
-                    return [self._give(claim, device_ids, work)]
+                    target = self._find(device_ids, work, remembering=False)
+                    return [self._give(target, device_ids, work)]
             except AmdCdiError as error:
-                self._fail(claim, error)
-                error.message = f"pod {claim.pod}: {error.message}"
+                self._fail(target, error)
+                error.message = f"pod {target.pod}: {error.message}"
                 raise
         finally:
             self.turn.release()
@@ -145,12 +139,12 @@ class Hami:
 
     def _find(
         self, device_ids: Sequence[str], work: Deadline, *, remembering: bool = True
-    ) -> _Claim:
+    ) -> _Target:
         seen = nodelock.seen(self.cluster.node(self.node, work))
         if seen.lock is not None and seen.lock.pod:
             known = self.pods.named(seen.lock.namespace, seen.lock.pod) if remembering else None
             if known and self._waits(known) and _asked(known, len(device_ids)):
-                return _Claim(known, seen, None, remembered=True)
+                return _Target(known, seen, None, remembered=True)
             try:
                 document = self.cluster.pod(seen.lock.namespace, seen.lock.pod, work)
             except ApiError:
@@ -162,13 +156,13 @@ class Hami:
                 if self._waits(owner):
                     count = len(device_ids)
                     plain = None if _asked(owner, count) else self._plain(seen, count)
-                    return plain or _Claim(owner, seen, None)
+                    return plain or _Target(owner, seen, None)
         patience = Deadline.after(min(FIND_SECONDS, work.left))
         while True:
             number = self.pods.number
-            claim = self._pending(seen, work) or self._plain(seen, len(device_ids))
-            if claim is not None:
-                return claim
+            target = self._pending(seen, work) or self._plain(seen, len(device_ids))
+            if target is not None:
+                return target
             if not patience.left:
                 break
             self.pods.await_change(number, patience.left)
@@ -187,7 +181,7 @@ class Hami:
             and bool(pod.to_allocate.strip(";"))
         )
 
-    def _pending(self, seen: Seen, work: Deadline) -> _Claim | None:
+    def _pending(self, seen: Seen, work: Deadline) -> _Target | None:
         """Return the pod that has been bound first of those that are being allocated."""
         waiting = sorted(filter(self._waits, self.pods.all()), key=lambda pod: pod.bind_time)
         for known in waiting:
@@ -201,10 +195,10 @@ class Hami:
                 pod = pods.parse(document)
                 self.pods.put(pod)
                 if pod.uid == known.uid and self._waits(pod):
-                    return _Claim(pod, seen, None)
+                    return _Target(pod, seen, None)
         return None
 
-    def _plain(self, seen: Seen, count: int) -> _Claim | None:
+    def _plain(self, seen: Seen, count: int) -> _Target | None:
         """Return the oldest pod that waits for so many GPUs and that HAMi did not schedule."""
         shares = {share.name for share in self.reservations.read().shares}
         for pod in self.pods.all():
@@ -212,15 +206,15 @@ class Hami:
                 continue
             for container in pod.containers:
                 if container.gpus == count and pod.share_name(container) not in shares:
-                    return _Claim(pod, seen, container)
+                    return _Target(pod, seen, container)
         return None
 
     # What it gets
 
-    def _give(self, claim: _Claim, device_ids: Sequence[str], work: Deadline) -> str:
-        if claim.container is not None:
-            return self._whole(claim.pod, claim.container, device_ids)
-        return self._slot(claim, device_ids, work)
+    def _give(self, target: _Target, device_ids: Sequence[str], work: Deadline) -> str:
+        if target.container is not None:
+            return self._whole(target.pod, target.container, device_ids)
+        return self._slot(target, device_ids, work)
 
     def _whole(self, pod: Pod, container: Container, device_ids: Sequence[str]) -> str:
         name, before = pod.share_name(container), pod.later(container)
@@ -231,7 +225,7 @@ class Hami:
             wants = [Want(unit.gpu, unit.partition) for unit in chosen]
             return planner.plan(name, wants, living, before=before)
 
-        self._book(name, plan)
+        self._reserve(name, plan)
         log.info("gave %s of pod %s whole GPUs for %s", container.name, pod, ", ".join(device_ids))
         return name
 
@@ -245,8 +239,8 @@ class Hami:
         }
         return {unit.place for unit in self.inventory.state.units if unit.id in booked}
 
-    def _slot(self, claim: _Claim, device_ids: Sequence[str], work: Deadline) -> str:
-        pod = claim.pod
+    def _slot(self, target: _Target, device_ids: Sequence[str], work: Deadline) -> str:
+        pod = target.pod
         slots = decode(pod.to_allocate)
         index = bookings.next_slot(slots)
         if index is None:
@@ -266,20 +260,19 @@ class Hami:
             wants.append(bookings.want(booking, unit))
         name, before = pod.share_name(container), pod.later(container)
         rest = emptied(slots, index)
-        self._book(
+        self._reserve(
             name,
             lambda living: planner.plan(name, wants, living, self.memory_scale, before),
-            lambda ledger: claim.told.append(self._tell(claim, rest, ledger, work)),
+            lambda ledger: self._tell(target, rest, ledger, work),
         )
-        self.pods.put(*claim.told)
-        if bookings.next_slot(rest) is None and claim.lock is not None:
+        if bookings.next_slot(rest) is None and target.lock is not None:
             # Behind the answer: the scheduler waits for it, and kubelet does not.
-            task = partial(self._release, claim.lock, claim.seen)
+            task = partial(self._release, target.lock, target.seen)
             self.releases.add("release the node's lock", task, nodelock.EXPIRE_SECONDS)
         log.info("gave %s of pod %s the share %s", container.name, pod, name)
         return name
 
-    def _book(
+    def _reserve(
         self,
         name: str,
         plan: Callable[[tuple[Share, ...]], Share],
@@ -312,46 +305,42 @@ class Hami:
 
         self.reservations.change(add, confirm=confirm)
 
-    def _tell(self, claim: _Claim, rest: Slots, ledger: Ledger, work: Deadline) -> Pod:
-        """Write into the pod what it gets; return it as it is then."""
-        pod = claim.pod
-        units = self.inventory.state.known
+    def _tell(self, target: _Target, rest: Slots, ledger: Ledger, work: Deadline) -> None:
+        """Write into the pod what it gets."""
+        pod = target.pod
+        own = ledger.of_prefix(share_prefix(pod.uid))
         annotations = {
-            pods.CU_ALLOCATED: bookings.held_cus(
-                pod.uid, ledger.of_prefix(share_prefix(pod.uid)), units
-            ),
+            pods.CU_ALLOCATED: bookings.held_cus(pod.uid, own, self.inventory.state.known),
             pods.TO_ALLOCATE: encode(rest),
         }
         if bookings.next_slot(rest) is None:
             annotations[pods.BIND_PHASE] = pods.SUCCESS
-        version = pod.resource_version if claim.remembered else None
+        version = pod.resource_version if target.remembered else None
         try:
             document = self.cluster.patch_pod(
                 pod.namespace, pod.name, pod.uid, annotations, work, version
             )
         except ApiError as error:
-            # It may have been done all the same, and the reply was lost.
-            try:
-                found = self._read_back(pod)
-            except ApiError:
-                # Nobody knows, so this is no reason to look for another pod.
-                raise error from None
-            if found is not None and all(
-                found["metadata"].get("annotations", {}).get(key) == value
-                for key, value in annotations.items()
-            ):
-                return pods.parse(found)
-            if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
-                raise Refusal(
-                    "it was changed or deleted while its GPUs were allocated", "create it anew"
-                ) from error
-            raise
-        return pods.parse(document)
+            document = self._read_back(pod, annotations, error)
+        target.told = True
+        self.pods.put(pods.parse(document))
 
-    def _read_back(self, pod: Pod) -> dict[str, dict[str, dict[str, str]]] | None:
-        """Return the pod as it is now; None if it is gone. Raises ApiError if it cannot be read."""
-        found = self.cluster.pod(pod.namespace, pod.name, Deadline.after(READ_BACK_SECONDS))
-        return found if found is not None and found["metadata"].get("uid") == pod.uid else None
+    def _read_back(self, pod: Pod, annotations: Mapping[str, str], error: ApiError) -> Json:
+        """Return the pod if it was told all the same, and the reply was lost; raises otherwise."""
+        try:
+            found = self.cluster.pod(pod.namespace, pod.name, Deadline.after(READ_BACK_SECONDS))
+        except ApiError:
+            # Nobody knows, so this is no reason to look for another pod.
+            raise error from None
+        if found is not None and found["metadata"].get("uid") == pod.uid:
+            present = found["metadata"].get("annotations") or {}
+            if annotations.items() <= present.items():
+                return found
+        if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+            raise Refusal(
+                "it was changed or deleted while its GPUs were allocated", "create it anew"
+            ) from error
+        raise error
 
     # What has to be done in the end
 
@@ -362,17 +351,17 @@ class Hami:
         """Do it when the API server answers, or not at all once the lock is stale anyway."""
         self.retries.add(what, task, nodelock.EXPIRE_SECONDS)
 
-    def _fail(self, claim: _Claim, error: AmdCdiError) -> None:
+    def _fail(self, target: _Target, error: AmdCdiError) -> None:
         """Tell HAMi and the user that a pod did not get its GPUs."""
-        pod = claim.pod
+        pod = target.pod
         self.events.about_pod(pod, events.REFUSED, told(error))
-        if claim.container is not None:
+        if target.container is not None:
             return
         try:
-            self._mark_failed(pod, claim.lock, claim.seen, Deadline.after(CLEAN_SECONDS))
+            self._mark_failed(pod, target.lock, target.seen, Deadline.after(CLEAN_SECONDS))
         except ApiError as failure:
             log.warning("pod %s is marked as failed later: %s", pod, failure)
-            self._later(f"mark pod {pod} as failed", partial(self._fail_late, pod, claim.lock))
+            self._later(f"mark pod {pod} as failed", partial(self._fail_late, pod, target.lock))
 
     def _mark_failed(self, pod: Pod, held: Held | None, seen: Seen, deadline: Deadline) -> None:
         # The pod may have been told of a share before its files could not be made durable.

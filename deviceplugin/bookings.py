@@ -151,7 +151,7 @@ def _slice(booking: Booking, unit: Unit, pool: Mapping[str, int], others: Iterab
     for share in others:
         for slice_ in share.slices:
             if slice_.place == unit.place:
-                taken |= slice_.claim
+                taken |= slice_.reserved
     if not unit.bookable:
         raise Refusal(
             f"HAMi booked a part of GPU {booking.id!r}, and it is not known any more how many CUs "

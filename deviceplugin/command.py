@@ -147,7 +147,9 @@ def run(
 
     on_stop(partial(_call, on_stopping))
     if not reconciled.wait(START_SECONDS):
-        log.log.warning("the API server does not answer: kubelet is served from the ledger")
+        log.log.warning(
+            "the pods of this node are not known yet: kubelet is served from the ledger"
+        )
     kubelet.offer(inventory.resources)
     malloc.settle()
     log.log.info(

@@ -124,8 +124,8 @@ class Kubelet:
             poll.register(events.fileno(), select.POLLIN)
             poll.register(self._waker, select.POLLIN)
             while not self._stopping:
-                settled = self._watch(events) and self._settle()
-                poll.poll((LOOK_SECONDS if settled else RETRY_SECONDS) * 1000)
+                registered = self._watch(events) and self._register()
+                poll.poll((LOOK_SECONDS if registered else RETRY_SECONDS) * 1000)
                 events.read(timeout=0)
                 try:
                     os.eventfd_read(self._waker)
@@ -152,7 +152,7 @@ class Kubelet:
             return False
         return True
 
-    def _settle(self) -> bool:
+    def _register(self) -> bool:
         """Make every resource served and registered; say whether that is so now."""
         kubelet_socket = self._directory / SOCKET
         kubelet = identity(kubelet_socket)
@@ -160,7 +160,7 @@ class Kubelet:
             return True
         with self._lock:
             endpoints = list(self._endpoints.values())
-        settled = True
+        registered = True
         for endpoint in endpoints:
             served = endpoint.identity is not None and identity(endpoint.socket) == (
                 endpoint.identity
@@ -180,13 +180,13 @@ class Kubelet:
                 if reason != endpoint.told:
                     log.warning("kubelet does not take %s yet: %s", endpoint.resource, reason)
                 endpoint.told = reason
-                settled = False
+                registered = False
                 continue
             endpoint.kubelet = kubelet
             endpoint.told = ""
             took = time.monotonic() - began
             log.info("registered %s with kubelet in %.0f ms", endpoint.resource, took * 1000)
-        return settled
+        return registered
 
 
 def identity(path: Path) -> Identity | None:

@@ -132,7 +132,7 @@ def diff(ctx: typer.Context) -> None:
 
 
 def show_difference(path: Path, made: NodeSpecs, as_json: bool) -> bool:
-    """Print what sets the file apart from the draft that would replace it; say if anything."""
+    """Print what sets the file apart from what would replace it; say if anything."""
     entries, broken = registry.load_node(path)
     common = next((entry.spec for entry in entries if entry.path == path), made.document)
     devices = [device for entry in entries for device in entry.spec["devices"]]

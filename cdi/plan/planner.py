@@ -111,7 +111,7 @@ def plan(
             place = slice_.place
             if place in taken and share.name not in before and name not in share.before:
                 cus, memory = taken[place]
-                taken[place] = (cus | slice_.claim, memory + slice_.memory)
+                taken[place] = (cus | slice_.reserved, memory + slice_.memory)
     slices = tuple(
         _slice(want, *taken[place], memory_scale) for want, place in zip(wants, places, strict=True)
     )

@@ -35,7 +35,7 @@ class Slice:
     """Bytes of memory; 0 if it is all of a partition whose memory is not known."""
 
     @property
-    def claim(self) -> int:
+    def reserved(self) -> int:
         """The CUs that no other may have at the same time; where none are known, one for all."""
         return self.cus or 1
 

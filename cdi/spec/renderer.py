@@ -159,14 +159,14 @@ def _without_conflicts(offers: Iterable[Offer]) -> tuple[list[Offer], list[str]]
     taken: dict[tuple[str, int], int] = {}
     for offer in offers:
         slices = offer.share.slices
-        if any(taken.get(slice_.place, 0) & slice_.claim for slice_ in slices):
+        if any(taken.get(slice_.place, 0) & slice_.reserved for slice_ in slices):
             try:
                 _require_turns(offer.share, [other.share for other in kept])
             except PermanentError as error:
                 conflicts.append(str(error))
                 continue
         for slice_ in slices:
-            taken[slice_.place] = taken.get(slice_.place, 0) | slice_.claim
+            taken[slice_.place] = taken.get(slice_.place, 0) | slice_.reserved
         kept.append(offer)
     return kept, conflicts
 
@@ -248,7 +248,7 @@ def _require_turns(share: Share, others: Sequence[Share]) -> None:
     for slice_ in share.slices:
         for other in others:
             for theirs in other.slices:
-                common = theirs.claim & slice_.claim
+                common = theirs.reserved & slice_.reserved
                 if theirs.place == slice_.place and common and not share.takes_turns_with(other):
                     raise PermanentError(
                         f"share {share.name!r}: CU {cumask.format_cus(common)} of GPU "

@@ -82,8 +82,10 @@ def bounded(directory: Path) -> Iterator[None]:
 
 def reconciled(log: Path) -> float:
     """Return the seconds that bringing ledger and pods together took."""
-    told = re.search(r"agree on 640 shares, in ([0-9.]+) s", log.read_text())
-    assert told, log.read_text()[-2000:]
+    until = time.monotonic() + 60
+    while not (told := re.search(r"agree on 640 shares, in ([0-9.]+) s", log.read_text())):
+        assert time.monotonic() < until, log.read_text()[-2000:]
+        time.sleep(0.1)
     return float(told[1])
 
 

@@ -115,7 +115,7 @@ def admit(it: Rig, document: Any, gpus: int = 1, given: int = 0) -> str | AmdCdi
     return name
 
 
-def settle(it: Rig) -> None:
+def come_to_rest(it: Rig) -> None:
     it.server.fault = lambda request: NO_FAULT
     assert it.retries.wait_until_done(20)
     assert it.chores.wait_until_done(20)
@@ -201,7 +201,7 @@ def test_one_fault_is_overcome(tmp_path: Path, fault: Fault, method: str, part: 
         it.server.fault = only(method, part, fault)
         name = admit(it, document)
         assert name == f"pod-{document['metadata']['uid']}.main"
-        settle(it)
+        come_to_rest(it)
         assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "success"
         await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
         assert in_order(it)
@@ -239,7 +239,7 @@ def test_an_outage_after_the_patch_was_applied(tmp_path: Path, short: None) -> N
         it.server.fault = decide
         error = admit(it, document)
         assert isinstance(error, TemporaryError)
-        settle(it)
+        come_to_rest(it)
         await_that(lambda: in_order(it))
         # Kubelet was told that it failed, so that is what HAMi hears in the end.
         assert not it.scene.shares
@@ -254,12 +254,12 @@ def test_real_deadlines_keep_to_ten_seconds(tmp_path: Path) -> None:
             delay=4 if request.method == "PATCH" else 0, reset_before=request.method == "PATCH"
         )
         assert isinstance(admit(it, document), TemporaryError)
-        settle(it)
+        come_to_rest(it)
         assert annotation(it.server.pod("default", "one"), "hami.io/bind-phase") == "failed"
         await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
 
 
-def test_books_that_another_process_keeps_are_waited_for_and_given_up(tmp_path: Path) -> None:
+def test_a_ledger_that_another_process_locks_is_waited_for_and_given_up(tmp_path: Path) -> None:
     with rig(tmp_path) as it:
         document = bind(it.server, "one", [Ask(cores=25, memory=1024)])
         with lock(tmp_path / "var/lib/amd-cdi", name=LOCK_FILE):
@@ -286,7 +286,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         assert annotation(failed, "hami.io/amd-cu-allocated") is None
         waits = "hami.io/amd-devices-to-allocate"
         assert annotation(failed, waits) == document["metadata"]["annotations"][waits]
-        settle(it)
+        come_to_rest(it)
         assert in_order(it)
         after = bind(it.server, "two", [Ask(cores=25, memory=1024)])
         assert isinstance(admit(it, after), str)
@@ -305,7 +305,7 @@ def test_an_outage_longer_than_the_lock_leaves_it_to_expire(
         it.server.fault = lambda request: Fault(reset_before=True)
         assert isinstance(admit(it, document), TemporaryError)
         time.sleep(1.5)
-        settle(it)
+        come_to_rest(it)
         # The scheduler finds it stale and takes it for the next pod.
         after = bind(it.server, "two", [Ask(cores=25, memory=1024)])
         lock = it.server.annotations(NODE)["hami.io/mutex.lock"]
@@ -429,7 +429,7 @@ def test_a_reply_that_stays_lost_gives_no_other_pods_share(tmp_path: Path) -> No
         it.server.fault = decide
         with pytest.raises(TemporaryError, match="default/one"):
             it.hami.allocate([a_unit(it)])
-        settle(it)
+        come_to_rest(it)
         assert not it.scene.shares
         failed = it.server.pod("default", "one")
         assert annotation(failed, "hami.io/bind-phase") == "failed"
@@ -447,7 +447,7 @@ def test_a_disk_that_fails_after_the_pod_was_told_fails_that_pod(
             patch.setattr(os, "rename", read_only)
             with pytest.raises(PermanentError, match=r"default/one: .*Read-only file system"):
                 it.hami.allocate([a_unit(it)])
-        settle(it)
+        come_to_rest(it)
         assert not it.scene.shares
         failed = it.server.pod("default", "one")
         assert annotation(failed, "hami.io/bind-phase") == "failed"
@@ -461,12 +461,12 @@ def read_only(*_: object, **__: object) -> None:
 def test_a_ledger_that_is_removed_meanwhile_gives_nothing_twice(tmp_path: Path) -> None:
     with rig(tmp_path) as it:
         names = [admit(it, bind(it.server, "one", [Ask(cores=40, memory=1024)]))]
-        settle(it)
+        come_to_rest(it)
         (tmp_path / "var/lib/amd-cdi/ledger.json").unlink()
         names.append(admit(it, bind(it.server, "two", [Ask(cores=40, memory=1024)])))
         assert list(it.scene.shares) == sorted(names)
         assert not overlaps(it)
-        settle(it)
+        come_to_rest(it)
         assert in_order(it)
 
 
@@ -539,7 +539,7 @@ def test_the_lock_of_a_later_pod_is_not_released_for_an_earlier_one(
             [Ask(cores=25, memory=1024)],
             lock_text="2030-01-01T00:00:00Z,default,set-0",
         )
-        settle(it)
+        come_to_rest(it)
         assert it.server.annotations(NODE)["hami.io/mutex.lock"].startswith("2030")
         assert annotation(it.server.pod("default", "set-0"), "hami.io/bind-phase") == "allocating"
 
@@ -619,7 +619,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(steps=st.lists(STEPS, min_size=1, max_size=8))
-def test_whatever_the_faults_the_books_are_in_order_at_rest(
+def test_whatever_the_faults_ledger_specs_and_pods_agree_at_rest(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -629,7 +629,7 @@ def test_whatever_the_faults_the_books_are_in_order_at_rest(
             for number, step in enumerate(steps):
                 play(it, number, step, given_out)
                 assert not overlaps(it)
-            settle(it)
+            come_to_rest(it)
             await_that(
                 lambda: (
                     it.retries.wait_until_done(5) and it.chores.wait_until_done(5) and in_order(it)
@@ -650,7 +650,7 @@ def play(it: Rig, number: int, step: Any, given_out: dict[str, Any]) -> None:
         if "hami.io/mutex.lock" in it.server.annotations(NODE):
             # The scheduler waits until the lock is released.
             decide = it.server.fault
-            settle(it)
+            come_to_rest(it)
             await_that(lambda: "hami.io/mutex.lock" not in it.server.annotations(NODE))
             it.server.fault = decide
         gpus = registered(it.server)[:extra]
