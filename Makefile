@@ -49,8 +49,16 @@ lint: $(VENV)/.tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The longest first, two at a time: most of them wait for kernels and containers to start.
+FOLDERS := kernel cluster libamvgpu integration packaging plugin cli unit
+
 test: lint
-	$(BIN)/pytest
+	@echo "Testing $(FOLDERS): what each says is shown when it has ended."
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync --keep-going $(FOLDERS:%=test-%)
+
+test-%:
+	@echo "== tests/$*"
+	@$(BIN)/pytest tests/$*
 
 # Each fails if one of its bounds is broken; all are run, the storm of ten minutes last.
 BENCHES := tests.bench tests.bench.ocihook tests.bench.plugin tests.bench.libamvgpu_speed \
