@@ -56,9 +56,9 @@ class _Examination:
     def of_kernel(self) -> Iterable[Finding]:
         self.kernel = kernel.read(self.root)
         node = self.gpus.node
-        pcis = [gpu.pci for gpu in node.gpus] if node else []
+        own = node.gpus if node else ()
         held = not self.library.problem
-        return kernel.findings(self.kernel, pcis, self.ledger.options.require, library=held)
+        return kernel.findings(self.kernel, own, self.ledger.options.require, library=held)
 
     def of_library(self) -> Iterable[Finding]:
         require = self.ledger.options.require

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdi.doctor.finding import Finding, Level
+from cdi.node.gpu import Gpu
 from cdi.plan.options import Policy
 
 CONTROLLER = "dmem"
@@ -90,9 +91,9 @@ def read(root: Path) -> Kernel:
 
 
 def findings(
-    kernel: Kernel, pcis: Sequence[str], require: Policy, *, library: bool
+    kernel: Kernel, gpus: Sequence[Gpu], require: Policy, *, library: bool
 ) -> Iterator[Finding]:
-    """Yield what follows for shares of GPUs at these PCI addresses, with the library or without."""
+    """Yield what follows for shares of these GPUs, with the library or without."""
     without: Level = "less" if library and require != "dmem" else "fails"
     consequence = {
         "less": "memory is held by the library alone: a share starts only in an image with glibc "
@@ -122,7 +123,21 @@ def findings(
             consequence,
             "move these processes into cgroups below, or put containers elsewhere",
         )
-    strangers = [pci for pci in pcis if not _has_region(kernel.regions, pci)]
+    # An APU has a region as well: that of its carve-out, which HIP gets nothing of.
+    shared = [gpu.pci for gpu in gpus if gpu.partitions[0].memory_kind == "shared"]
+    if shared:
+        yield Finding(
+            without,
+            f"the kernel cannot cap the memory of GPU {', '.join(shared)}",
+            "it is shared with the host, and dmem charges VRAM alone",
+            consequence,
+            "let the library hold its shares, with --require any",
+        )
+    strangers = [
+        gpu.pci
+        for gpu in gpus
+        if gpu.pci not in shared and not _has_region(kernel.regions, gpu.pci)
+    ]
     if strangers:
         yield Finding(
             without,
@@ -131,7 +146,8 @@ def findings(
             consequence,
             "use a kernel whose amdgpu registers its memory there",
         )
-    if not kernel.closed and not strangers:
+    charges_none = bool(shared) and len(shared) == len(gpus)
+    if not kernel.closed and not strangers and not charges_none:
         later = (
             f"; the hook switches it on in {', '.join(kernel.lacking)}" if kernel.lacking else ""
         )

@@ -18,6 +18,7 @@ import pytest
 
 from cdi.node import sample
 from cdi.plan.options import HOOK_PATH, LIBRARY_PATH
+from tests.captures import change
 from tests.cli.host import Host, snapshot
 
 CGROUP2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -322,6 +323,22 @@ def test_where_dmem_is_switched_on_later_the_place_is_named(node: Sick) -> None:
         "the hook switches it on in /sys/fs/cgroup/system.slice"
         in node.found()["the kernel caps memory"]["evidence"]
     )
+
+
+def test_memory_that_dmem_does_not_charge(node: Sick) -> None:
+    # An APU has a region in dmem.capacity too, that of its carve-out.
+    kfd = node.sysroot / "sys/devices/virtual/kfd/kfd/topology/nodes"
+    change(kfd / "2/properties", gfx_target_version=110501)
+    change(kfd / "2/mem_banks/0/properties", size_in_bytes=96 << 30)
+    found = node.found()
+    uncharged = found["the kernel cannot cap the memory of GPU 0000:43:00.0"]
+    assert uncharged["level"] == "less"
+    assert "shared with the host" in uncharged["evidence"]
+    assert "the library alone" in uncharged["consequence"]
+    assert "the kernel caps memory" in of(found, "works")
+    change(kfd / "1/properties", gfx_target_version=110501)
+    change(kfd / "1/mem_banks/0/properties", size_in_bytes=96 << 30)
+    assert "the kernel caps memory" not in node.found()
 
 
 def test_an_enabled_unit_is_seen(node: Sick) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -113,6 +114,13 @@ def test_a_product_with_separators_cannot_break_the_pod_s_lists(mixed: Node) -> 
     gpu = replace(mixed.gpus[0], product="Radeon: PRO, W7900; 48GB")
     unit = Unit(gpu, gpu.partitions[0], 10, 1.0)
     assert registration.entry(unit, healthy=True)["type"] == "Radeon  PRO  W7900  48GB"
+
+
+def test_the_memory_of_an_apu_is_what_hip_is_offered(tmp_path: Path) -> None:
+    sample.expand("strix-halo", tmp_path)
+    (unit,) = devices.units(topology.read_node(tmp_path), None)
+    entry = registration.entry(unit, healthy=True)
+    assert (entry["devmem"], entry["devcore"], entry["count"]) == (98304, 40, 10)
 
 
 def test_scaled_memory(mixed: Node) -> None:
