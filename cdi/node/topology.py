@@ -72,12 +72,14 @@ def _require(folder: Path, message: str) -> None:
 
 def _read_once(sys: str, nodes: str, names: Names) -> Node:
     warnings: list[str] = []
-    others = unusable.held_by_others(sys, names)
+    devices: list[Device] = []
     try:
-        devices = list(pci.devices(sys, warnings))
+        devices += pci.devices(sys, warnings)
         agents = list(kfd.agents(nodes, warnings))
     except PermanentError as error:
-        raise PermanentError("; ".join([error.message, *map(str, others)]), error.hint) from error
+        found = map(str, unusable.held_by_others(sys, devices, names))
+        raise PermanentError("; ".join([error.message, *found]), error.hint) from error
+    others = unusable.held_by_others(sys, devices, names)
     bindings = bind(devices, agents, f"{sys}/devices/platform", warnings)
     gpus = []
     for device in devices:
@@ -90,10 +92,9 @@ def _read_once(sys: str, nodes: str, names: Names) -> Node:
         except sysfs.FileError as error:
             warnings.append(f"GPU {device.pci} is left out: {error}")
     if not gpus:
-        found = [*warnings[:MAX_REASONS], "and so on"] if warnings[MAX_REASONS:] else warnings
+        told = [*warnings[:MAX_REASONS], "and so on"] if warnings[MAX_REASONS:] else warnings
         raise PermanentError(
-            "expected a GPU that can be used, found none: "
-            + "; ".join([*map(str, others), *found]),
+            "expected a GPU that can be used, found none: " + "; ".join([*map(str, others), *told]),
             "run as root on the host, and see the kernel's log for amdgpu and kfd",
         )
     nodes_of = {gpu.pci: [one.agent for one in bindings[gpu.pci]] for gpu in gpus}

@@ -10,6 +10,8 @@ from cdi.node import pci, sysfs
 from cdi.node.gpu import Unusable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cdi.node.products import Names
 
 VENDOR = 0x1002
@@ -35,20 +37,21 @@ def require_no_wsl(dev: str) -> None:
         )
 
 
-def held_by_others(sys: str, names: Names) -> list[Unusable]:
-    """Return the AMD GPUs that amdgpu does not drive, ascending by address."""
+def held_by_others(sys: str, driven: Sequence[pci.Device], names: Names) -> list[Unusable]:
+    """Return the AMD GPUs but those that amdgpu drives, ascending by address."""
     folder = f"{sys}/bus/pci/devices"
     try:
         devices = sysfs.listing(folder) or ()
     except sysfs.FileError:
         return []
+    own = {device.pci for device in driven}
     places = sorted((place, name) for name in devices if (place := pci.place_of(name)) is not None)
     found = []
     for _, name in places:
         path = f"{folder}/{name}"
         if _number(f"{path}/vendor") == VENDOR and (_number(f"{path}/class") >> 16) in CLASSES:
             driver = _driver(path)
-            if driver != "amdgpu":
+            if driver != "amdgpu" and name not in own:
                 found.append(Unusable(name, f"{_name(path, names)} {_holder(name, driver, path)}"))
     return found
 
