@@ -130,7 +130,9 @@ def taken(root: Path, relative: str) -> Iterator[Path]:
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data(), name=st.sampled_from(SAMPLES), fault=st.sampled_from(FAULTS))
 def test_it_costs_no_other_gpu(
