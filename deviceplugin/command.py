@@ -38,7 +38,7 @@ STOP_SECONDS = 2.0
 def main() -> None:
     """Run until told to stop: exit status 0, 1 if it could not start, 2 if used wrongly."""
     options = parse(sys.argv[1:], os.environ)
-    malloc.confine()
+    malloc.limit_arenas()
     log.configure(options.log_format, options.log_level)
     stopping = threading.Event()
     try:
@@ -151,7 +151,7 @@ def run(
             "the pods of this node are not known yet: kubelet is served from the ledger"
         )
     kubelet.offer(inventory.resources)
-    malloc.settle()
+    malloc.trim()
     log.log.info(
         "serving %d GPUs or partitions of node %s in %s",
         len(units),

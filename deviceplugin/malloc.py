@@ -1,4 +1,4 @@
-"""Memory that is free is given back: by default glibc keeps a heap for each of several threads."""
+"""Gives back memory that is free, of which glibc by default keeps some for each thread."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ M_ARENA_MAX = -8
 """Parameter of mallopt(3)."""
 
 
-def confine() -> None:
-    """Let all threads share two heaps; to be called before there are any."""
+def limit_arenas() -> None:
+    """Let all threads share two arenas; to be called before there are any."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_ARENA_MAX, 2)
 
 
-def settle() -> None:
+def trim() -> None:
     """Take what there is now as staying, and give back what starting has left over."""
     gc.collect()
     gc.freeze()

@@ -10,6 +10,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
@@ -27,6 +28,9 @@ T = TypeVar("T")
 FILE = "ledger.json"
 VERSION = 1
 """Of the document; a later one is not read, as it may hold shares this version cannot see."""
+
+KEPT_LINES = 2048
+"""Shares whose lines a process that stays has ready: writing out 640 takes 3 ms."""
 
 COMPACT = json.JSONEncoder(separators=(",", ":"))
 ALL = "all"
@@ -126,7 +130,7 @@ def _restoring(path: Path) -> str:
 
 def encode(ledger: Ledger) -> bytes:
     """Return the document of a ledger: the same bytes for the same ledger."""
-    shares = ",\n".join([COMPACT.encode(share_fields(share)) for share in ledger.shares])
+    shares = ",\n".join([_line(share) for share in ledger.shares])
     options = COMPACT.encode(asdict(ledger.options))
     return (f'{{"version":{VERSION},\n"options":{options},\n"shares":[\n{shares}\n]}}\n').encode()
 
@@ -147,6 +151,11 @@ def decode(data: bytes) -> Ledger:
         tuple(sorted(shares, key=lambda share: share.name)),
         _options(_typed(document["options"], dict)),
     )
+
+
+@lru_cache(KEPT_LINES)
+def _line(share: Share) -> str:
+    return COMPACT.encode(share_fields(share))
 
 
 def share_fields(share: Share) -> dict[str, Any]:

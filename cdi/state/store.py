@@ -73,39 +73,16 @@ def update(  # noqa: PLR0913 -- what is changed where, and how to go about it
         lock(paths.spec_dir, lock_seconds, LOCK_FILE),
     ):
         before = ledgers.load(paths.state_dir, cache.ledger)
-        after = change(before)
-        made = _checked(paths, node, before, after, cache.made, offering)
-        document = ledgers.encode(after)
-        known_specs, known_values = cache.known(before)
+        made = _checked(paths, node, before, change(before), cache.made, offering)
         present = names_in(paths.values_dir)
-        regions = usage.bounded(paths.usage_dir)
-        with staging() as staged:
-            _stage(staged, paths.values_dir, made.values, known_values, present)
-            # Before there are new ones: of two with one device, runtimes would use neither.
-            staged.remove([paths.spec_dir / name for name in made.stale])
-            _stage_ledger(staged, paths.state_dir, document, changed=after != before)
-            changed = _stage(staged, paths.spec_dir, made.specs, known_specs, made.listed)
-            if regions:
-                # Of an update that came to nothing, whose share may have been of other GPUs.
-                new = set(after.shares) - set(before.shares)
-                remove_files(regions, [share.name for share in new])
-                usage.lay(regions, {held.name: held.gpus for held in made.rendering.held})
-            if confirm is not None:
-                confirm(made)
-            # From here on files are replaced, of which a failure may leave some as they were.
-            cache.intact = False
-        cache.keep(document, made)
-        living = frozenset([share.name for share in made.shares])
-        swept = _sweep_values(paths.values_dir, present - made.values.keys(), living)
-        if regions:
-            usage.sweep(regions, living)
-    forgotten = swept - {share.name for share in before.shares}
+        made = _write(paths, before, made, cache, present, confirm)
+        forgotten = _sweep(paths, before, made, present)
     warnings = [
         f"{name} was made on this node and is not in the ledger, as when an earlier one was "
         "restored: a container that runs with it keeps CUs and memory that others may get now"
         for name in sorted(filter(names.is_made, forgotten))
     ]
-    return replace(made, changed=changed or bool(made.stale), warnings=(*made.warnings, *warnings))
+    return replace(made, warnings=(*made.warnings, *warnings))
 
 
 def note(paths: Paths, change: Callable[[Ledger], Ledger]) -> None:
@@ -224,6 +201,32 @@ def _require_offer(made: NodeSpecs, name: str) -> None:
         raise PermanentError(f"{renderer.KIND}={name} cannot be offered: {'; '.join(reasons)}")
 
 
+def _write(  # noqa: PLR0913, PLR0917 -- what comes where, in place of what
+    paths: Paths,
+    before: Ledger,
+    made: NodeSpecs,
+    cache: Cache,
+    present: Collection[str],
+    confirm: Callable[[NodeSpecs], None] | None,
+) -> NodeSpecs:
+    """Write what differs, have it confirmed, and put it in its place; say whether a spec did."""
+    known_specs, known_values = cache.known(before)
+    document = ledgers.encode(made.ledger)
+    with staging() as staged:
+        _stage(staged, paths.values_dir, made.values, known_values, present)
+        # Before there are new ones: of two with one device, runtimes would use neither.
+        staged.remove([paths.spec_dir / name for name in made.stale])
+        _stage_ledger(staged, paths.state_dir, document, changed=made.ledger != before)
+        changed = _stage(staged, paths.spec_dir, made.specs, known_specs, made.listed)
+        _lay_regions(paths.usage_dir, before, made)
+        if confirm is not None:
+            confirm(made)
+        # From here on files are replaced, of which a failure may leave some as they were.
+        cache.intact = False
+    cache.keep(document, made)
+    return replace(made, changed=changed or bool(made.stale))
+
+
 def _stage(
     staged: Staging,
     directory: Path,
@@ -245,18 +248,30 @@ def _stage_ledger(staged: Staging, state_dir: Path, document: bytes, *, changed:
     staged.write(path, document)
 
 
-def _sweep_values(directory: Path, unneeded: Iterable[str], living: Collection[str]) -> set[str]:
-    """Remove the files of values of shares that are gone; return what shares these were."""
-    swept = set()
-    for name in unneeded:
+def _lay_regions(directory: Path, before: Ledger, made: NodeSpecs) -> None:
+    """Let each share that is held to something have a usage region, if there may be any."""
+    if not usage.bounded(directory):
+        return
+    # One may be left of an update that came to nothing, whose share may have been of other GPUs.
+    new = set(made.ledger.shares) - set(before.shares)
+    remove_files(directory, [share.name for share in new])
+    usage.lay(directory, {held.name: held.gpus for held in made.rendering.held})
+
+
+def _sweep(paths: Paths, before: Ledger, made: NodeSpecs, present: set[str]) -> set[str]:
+    """Remove the files of shares that are gone; return those that the ledger did not know of."""
+    living = {share.name for share in made.shares}
+    gone = set()
+    for name in present - made.values.keys():
         share = _share_of(unstaged(name))
         # What was not put in its place is of a process that died, as we have the lock.
         half = unstaged(name) != name
         if names.is_share(share) and (half or share not in living):
-            remove_files(directory, [name])
-            if not half:
-                swept.add(share)
-    return swept
+            remove_files(paths.values_dir, [name])
+            gone |= set() if half else {share}
+    if usage.bounded(paths.usage_dir):
+        usage.sweep(paths.usage_dir, living)
+    return gone - {share.name for share in before.shares}
 
 
 def _share_of(name: str) -> str:
