@@ -38,7 +38,8 @@ class Guest:
     kernel: Path
     regions: Sequence[Region] = ()
     visible: Sequence[Path] = ()
-    """Host folders, read-only in the guest, that its own /tmp and the like would hide."""
+    """Host folders beside the repository, read-only in the guest, that its own /tmp and the like
+    would hide."""
     parameters: Sequence[str] = ()
     """Of the kernel, besides those it needs: `name=value`."""
     memory: int = 1024
@@ -71,8 +72,8 @@ def python(*arguments: str) -> list[str]:
 
 
 def python_folders() -> list[Path]:
-    """Where this Python, its packages and the repository are."""
-    return [_REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)]
+    """Where this Python and its packages are."""
+    return [Path(sys.prefix), Path(sys.base_prefix)]
 
 
 def run(
@@ -121,7 +122,8 @@ def _boot(guest: Guest, shared: Path) -> list[str]:
 
 def _script(guest: Guest, command: Sequence[str], environment: Mapping[str, str]) -> str:
     lines = ["set -e"]
-    for folder in dict.fromkeys(path.absolute() for path in guest.visible):
+    visible = [_REPOSITORY, *(path.absolute() for path in guest.visible)]
+    for folder in dict.fromkeys(visible):
         place = shlex.quote(str(folder))
         lines += [f"mkdir -p {place}", f"mount -t hostfs -o ro,{place} host {place}"]
     lines += [
