@@ -30,9 +30,11 @@ from deviceplugin.pods import Container, Pod, Pods, share_prefix
 from deviceplugin.refusal import ELSEWHERE, Refusal, told
 from deviceplugin.reservations import Reservations
 from deviceplugin.retries import Retries
+from deviceplugin.runtime import Runtime
 from deviceplugin.slots import Booking, Slots, decode, emptied, encode
 from deviceplugin.whole import free_units, taken
 
+PREFER_SECONDS = 0.5
 WORK_SECONDS = 4.5
 FIND_SECONDS = 3.0
 """How long the pod may take to come along in the watch when no lock names it."""
@@ -85,6 +87,7 @@ class Hami:
 
     reservations: Reservations
     inventory: Inventory
+    runtime: Runtime
     cluster: Cluster
     node: str
     pods: Pods
@@ -101,12 +104,19 @@ class Hami:
 
         So kubelet's ids say for most pods what they are on; ``allocate`` does not depend on it.
         """
-        state = self.inventory.state
-        for pod in filter(self._waits, self.pods.all()):
-            booked = {booking.id for booking in _asked(pod, size)}
-            if booked:
-                others = {unit.place for unit in state.units if unit.id not in booked}
-                return self.inventory.choose(available, must_include, size, without=others)
+        units = self.inventory.state.units
+        patience = Deadline.after(PREFER_SECONDS)
+        while True:
+            number = self.pods.number
+            for pod in filter(self._waits, self.pods.all()):
+                booked = bookings.places(_asked(pod, size), units)
+                if booked:
+                    others = {unit.place for unit in units} - booked
+                    return self.inventory.choose(available, must_include, size, without=others)
+            # Some pod asks for so many; the watch may tell of it a little later than kubelet's.
+            if self._asks_whole(size) is not None or not patience.left:
+                break
+            self.pods.await_change(number, patience.left)
         occupied = taken(self.reservations.read().shares) | self._booked()
         return self.inventory.choose(available, must_include, size, without=occupied)
 
@@ -200,18 +210,24 @@ class Hami:
 
     def _plain(self, seen: Seen, count: int) -> _Target | None:
         """Return the oldest pod that waits for so many GPUs and that HAMi did not schedule."""
+        found = self._asks_whole(count)
+        return None if found is None else _Target(found[0], seen, found[1])
+
+    def _asks_whole(self, count: int) -> tuple[Pod, Container] | None:
+        """Return the oldest such pod, and the container that has none of them yet."""
         shares = {share.name for share in self.reservations.read().shares}
         for pod in self.pods.all():
             if pod.phase != "Pending" or pod.allocated:
                 continue
             for container in pod.containers:
                 if container.gpus == count and pod.share_name(container) not in shares:
-                    return _Target(pod, seen, container)
+                    return pod, container
         return None
 
     # What it gets
 
     def _give(self, target: _Target, device_ids: Sequence[str], work: Deadline) -> str:
+        self.runtime.require_cdi()
         if target.container is not None:
             return self._whole(target.pod, target.container, device_ids)
         return self._slot(target, device_ids, work)
@@ -229,15 +245,11 @@ class Hami:
         log.info("gave %s of pod %s whole GPUs for %s", container.name, pod, ", ".join(device_ids))
         return name
 
-    def _booked(self) -> set[Place]:
+    def _booked(self) -> frozenset[Place]:
         """Return where pods that HAMi is allocating will have their shares."""
-        booked = {
-            booking.id
-            for pod in filter(self._waits, self.pods.all())
-            for slot in _slots(pod)
-            for booking in slot
-        }
-        return {unit.place for unit in self.inventory.state.units if unit.id in booked}
+        waiting = filter(self._waits, self.pods.all())
+        booked = [booking for pod in waiting for slot in _slots(pod) for booking in slot]
+        return bookings.places(booked, self.inventory.state.units)
 
     def _slot(self, target: _Target, device_ids: Sequence[str], work: Deadline) -> str:
         pod = target.pod

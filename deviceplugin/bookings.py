@@ -11,7 +11,7 @@ from cdi.plan import planner
 from cdi.plan.amount import ALL, MIB, Amount
 from cdi.plan.planner import Want
 from cdi.plan.share import Share, Slice
-from deviceplugin.devices import Unit
+from deviceplugin.devices import Place, Unit
 from deviceplugin.pods import FAILED, Container, Pod, pod_uid, share_prefix
 from deviceplugin.refusal import ELSEWHERE, Refusal
 from deviceplugin.slots import Booking, Slots, decode
@@ -39,13 +39,23 @@ def next_slot(slots: Slots) -> int | None:
 def unit_of(booking: Booking, units: Iterable[Unit]) -> Unit:
     """Return the unit that a booking names; raises Refusal if the node has none such."""
     for unit in units:
-        # A scheduler that has seen the node with another split count knows another ending.
-        if unit.id == booking.id or unit.id.partition("#")[0] == booking.id.partition("#")[0]:
+        if _names(booking, unit):
             return unit
     raise Refusal(
         f"HAMi booked the GPU {booking.id!r}, and this node has none of that id",
         f"create the pod anew, or {ELSEWHERE}",
     )
+
+
+def places(bookings: Iterable[Booking], units: Iterable[Unit]) -> frozenset[Place]:
+    """Return where the units are that bookings name."""
+    wanted = tuple(bookings)
+    return frozenset(unit.place for unit in units if any(_names(one, unit) for one in wanted))
+
+
+def _names(booking: Booking, unit: Unit) -> bool:
+    # A scheduler that has seen the node with another split count knows another ending.
+    return unit.id.partition("#")[0] == booking.id.partition("#")[0]
 
 
 def is_whole(booking: Booking, unit: Unit) -> bool:

@@ -26,6 +26,7 @@ from deviceplugin.publisher import Publisher
 from deviceplugin.reconcile import Reconciler
 from deviceplugin.reservations import Reservations
 from deviceplugin.retries import Retries
+from deviceplugin.runtime import Runtime
 from deviceplugin.whole import WholeGpus
 
 START_SECONDS = 10.0
@@ -82,7 +83,8 @@ def run(
             log.log.warning("%s", warning)
     retries, releases, chores = Retries(), Retries(), Retries()
     events = Events(api, retries, options.node_name)
-    allocator: Allocator = WholeGpus(reservations, inventory)
+    runtime = Runtime(options.runtime_sockets, options.spec_dir)
+    allocator: Allocator = WholeGpus(reservations, inventory, runtime)
     loops: list[Callable[[], None]] = [retries.run, releases.run, chores.run]
     on_stopping: list[Callable[[], None]] = [stopping.set]
     on_stopped: list[Callable[[], object]] = [partial(releases.wait_until_done, STOP_SECONDS)]
@@ -110,6 +112,7 @@ def run(
         allocator = Hami(
             reservations,
             inventory,
+            runtime,
             api,
             options.node_name,
             pods,

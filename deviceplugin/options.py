@@ -14,6 +14,7 @@ from cdi.version import __version__
 from deviceplugin import log
 from deviceplugin.devices import Naming
 from deviceplugin.preferred import Policy
+from deviceplugin.runtime import SOCKETS
 
 KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
 PULSE_SECONDS = 10.0
@@ -30,6 +31,7 @@ class Options:
     pulse: float
     node_name: str
     kubelet_dir: Path
+    runtime_sockets: tuple[Path, ...]
     sysroot: Path
     spec_dir: Path
     state_dir: Path
@@ -74,6 +76,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         pulse=PULSE_SECONDS if given["pulse"] is None else given["pulse"],
         node_name=given["node_name"] or socket.gethostname().lower(),
         kubelet_dir=(given["kubelet_dir"] or KUBELET_DIR).absolute(),
+        runtime_sockets=(given["runtime_socket"],) if given["runtime_socket"] else SOCKETS,
         sysroot=sysroot,
         spec_dir=(given["spec_dir"] or sysroot / "etc/cdi").absolute(),
         state_dir=(given["state_dir"] or sysroot / "var/lib/amd-cdi").absolute(),
@@ -137,6 +140,11 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "node-name": ("Name of this node in the cluster; by default the host's name.", {}),
     "kubelet-dir": (f"Kubelet's directory of plugins; by default {KUBELET_DIR}.", {"type": Path}),
+    "runtime-socket": (
+        "Socket of containerd, which is asked whether CDI is on; by default the first that is "
+        f"there of {', '.join(map(str, SOCKETS))}.",
+        {"type": Path},
+    ),
     "spec-dir": ("Directory of CDI specs; by default /etc/cdi.", {"type": Path}),
     "state-dir": (
         "Directory of the ledger and the shares' values; by default /var/lib/amd-cdi.",

@@ -23,6 +23,7 @@ from deviceplugin.inventory import Inventory
 from deviceplugin.log import log
 from deviceplugin.refusal import ELSEWHERE, Refusal
 from deviceplugin.reservations import Reservations
+from deviceplugin.runtime import Runtime
 
 
 def taken(shares: Iterable[Share], beside: Share | None = None) -> frozenset[Place]:
@@ -81,6 +82,7 @@ class WholeGpus:
 
     reservations: Reservations
     inventory: Inventory
+    runtime: Runtime
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Return ids of GPUs without shares."""
@@ -89,6 +91,7 @@ class WholeGpus:
 
     def allocate(self, device_ids: Sequence[str]) -> Sequence[str]:
         """Return the GPUs of these ids; raises Refusal if one is not healthy or a share's."""
+        self.runtime.require_cdi()
         chosen = owned(device_ids, self.inventory)
         occupied = taken(self.reservations.read().shares)
         for unit in chosen:

@@ -1,4 +1,4 @@
-"""What is made before a wheel is built: kubelet's messages, and the two files that a node needs.
+"""What is made before a wheel is built: the messages of gRPC, and the two files that a node needs.
 
 The messages of the device plugin API are made for an installation for development as well. The
 library and the hook's program take a C compiler; a wheel that is built on a machine without one is
@@ -17,7 +17,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROTO = "deviceplugin/v1beta1.proto"
+PROTOS = ("deviceplugin/v1beta1.proto", "deviceplugin/cri.proto")
 
 PARTS = {"libamvgpu": "libamvgpu.so", "packaging/hook": "amd-oci-hook"}
 """Folder of the Makefile and name of the file that it makes."""
@@ -73,7 +73,7 @@ class BuildHook(BuildHookInterface):
         self.folder.cleanup()
 
     def _messages(self, build_data: dict[str, Any]) -> None:
-        """Write ``v1beta1_pb2.py`` and ``v1beta1_pb2.pyi`` beside the proto."""
+        """Write ``…_pb2.py`` and ``…_pb2.pyi`` beside each proto."""
         from grpc_tools import protoc
 
         status = protoc.main(
@@ -82,11 +82,11 @@ class BuildHook(BuildHookInterface):
                 f"-I{self.root}",
                 f"--python_out={self.root}",
                 f"--pyi_out={self.root}",
-                str(Path(self.root) / PROTO),
+                *(str(Path(self.root) / proto) for proto in PROTOS),
             ]
         )
         if status:
-            raise RuntimeError(f"protoc could not compile {PROTO} (status {status})")
+            raise RuntimeError(f"protoc could not compile {' '.join(PROTOS)} (status {status})")
         build_data["artifacts"] += ["deviceplugin/*_pb2.py", "deviceplugin/*_pb2.pyi"]
 
     def _part(self, source: str, name: str) -> Path | None:

@@ -43,6 +43,7 @@ def running(root: Path, kubelet: KubeletSide, server: ApiServer) -> Iterator[tup
     config.write_text(server.kubeconfig)
     arguments = [
         f"--sysroot={root}",
+        f"--runtime-socket={root}/containerd.sock",
         f"--kubelet-dir={kubelet.directory}",
         f"--split-count={PER_PARTITION + 2}",
         f"--node-name={NODE}",

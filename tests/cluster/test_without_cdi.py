@@ -1,12 +1,15 @@
-"""A container runtime whose CDI is off."""
+"""A container runtime whose CDI is off: containerd drops the names of CDI devices unsaid."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.contents import MI300X, gpu_environment, vgpu_mounts
+from tests.cluster.contents import MI300X
+from tests.plugin.api_server import assert_for_owner
 from tests.plugin.scheduler import Ask
+
+QUARTER = Ask(cores=25, memory=8192)
 
 
 @pytest.fixture
@@ -17,15 +20,19 @@ def without_cdi(cluster: Cluster) -> Iterator[None]:
         cluster.node.start_containerd()
         if not cdi:
             yield
-            cluster.clear()
 
 
-def test_a_pod_has_no_gpu_at_all(cluster: Cluster, without_cdi: None) -> None:
-    """containerd drops the names of CDI devices and says nothing, and what is left holds no GPU."""
-    cluster.run("quarter", Ask(cores=25, memory=8192), devices=[[MI300X]])
-    sight = cluster.look("quarter")
-    assert sight.gpu_nodes() == {}
-    assert gpu_environment(sight) == {}
-    assert vgpu_mounts(sight) == {}
-    assert cluster.allowed("quarter") == set()
-    assert cluster.hook_log("quarter") == []
+def test_a_pod_does_not_start_without_its_gpu(cluster: Cluster, without_cdi: None) -> None:
+    cluster.schedule("quarter", QUARTER, devices=[[MI300X]])
+    cluster.create("plain", Ask())
+    reason = (
+        "CDI is off in the node's containerd, so the container would start without its GPU; place "
+        "the pod on another node, or have CDI turned on on this one"
+    )
+    for name in ("quarter", "plain"):
+        message = cluster.await_failed(name)
+        assert reason in message
+        assert_for_owner(message)
+        cluster.await_event(name, "UnexpectedAdmissionError", reason)
+    assert cluster.shares == set()
+    assert "turn it on with: amd-cdi runtime configure containerd" in cluster.plugin.log()

@@ -68,6 +68,8 @@ def plugin(
             f"--kubelet-dir={kubelet.directory}",
             f"--node-name={NODE}",
             "--pulse=0.2",
+            # Not this machine's own.
+            f"--runtime-socket={root}/containerd.sock",
             *arguments,
         ],
         {},

@@ -34,6 +34,7 @@ from deviceplugin.publisher import Publisher
 from deviceplugin.reconcile import Reconciler
 from deviceplugin.reservations import Reservations
 from deviceplugin.retries import Retries
+from deviceplugin.runtime import Runtime
 from tests.plugin.api_server import NO_FAULT, ApiServer, Fault, Request
 from tests.plugin.scene import Scene, annotation, await_that, client, lay
 from tests.plugin.scheduler import NODE, Ask, bind, registered
@@ -70,7 +71,19 @@ def build(root: Path, server: ApiServer) -> Rig:
     reconciler = Reconciler(
         reservations, inventory, cluster, known, chores, work, events, turn, NODE
     )
-    hami = Hami(reservations, inventory, cluster, NODE, known, work, work, events, turn, 1.0)
+    hami = Hami(
+        reservations,
+        inventory,
+        Runtime((), root),
+        cluster,
+        NODE,
+        known,
+        work,
+        work,
+        events,
+        turn,
+        1.0,
+    )
     watch = PodWatch(cluster, NODE, known, reconciler)
     for loop in (work.run, chores.run, watch.run):
         threading.Thread(target=loop, daemon=True).start()
