@@ -16,7 +16,6 @@ from cdi.errors import PermanentError
 from cdi.files import os_error
 from cdi.plan import options
 from cdi.state.paths import Paths
-from cdi.version import __version__
 
 T = TypeVar("T")
 
@@ -189,7 +188,7 @@ def _sample_root(name: str) -> Path:
     if name not in sample.names():
         raise typer.BadParameter(f"--sample is one of {', '.join(sample.names())}, found {name!r}")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = cache / "amd-cdi" / f"sample-{__version__}" / name
+    root = cache / "amd-cdi" / f"sample-{sample.edition()}" / name
     if root.is_dir():
         return root
     try:

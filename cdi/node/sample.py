@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,12 @@ class _Tree:
 def names() -> tuple[str, ...]:
     """Return the names of the samples, in alphabetical order."""
     return tuple(sorted(json.loads(DESCRIPTIONS.read_text(encoding="ascii"))["nodes"]))
+
+
+def edition() -> str:
+    """Return what is another text whenever the same sample would be laid out in another way."""
+    sources = DESCRIPTIONS.read_bytes() + Path(__file__).read_bytes()
+    return f"{zlib.crc32(sources):08x}"
 
 
 def about(name: str) -> str:
