@@ -77,7 +77,8 @@ def root_filesystem(suite: str, *packages: str) -> Path:
     def fetch(mirror: str, place: Path) -> Path:
         root = place / "root"
         options = ["--quiet", "--variant=minbase", "--format=directory"]
-        options.append(f"--include={','.join(packages)}")
+        if packages:
+            options.append(f"--include={','.join(packages)}")
         _run(["mmdebstrap", *options, suite, str(root), mirror])
         return root
 
