@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -54,7 +55,13 @@ def test_too_little_memory(tmp_path: Path) -> None:
             f"pod default/more: {fact}; ask for at most 65520 MiB by amd.com/gpumem, or place the "
             "pod on another node"
         )
-        (event,) = (one for one in it.server.events() if one["involvedObject"]["name"] == "more")
+
+        def events() -> list[dict[str, Any]]:
+            return [one for one in it.server.events() if one["involvedObject"]["name"] == "more"]
+
+        # The event is created behind the answer.
+        await_that(lambda: bool(events()))
+        (event,) = events()
         assert event["message"] == (
             f"{fact}; ask for at most 65520 MiB by amd.com/gpumem, or place the pod on another node"
         )
