@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
+from ocihook.files import read_file
 from ocihook.refusal import Refusal
 
 TYPE_CHECKING = False
@@ -20,6 +21,9 @@ DRM_MAJOR = 226
 AMD_VENDOR = b"0x1002"
 FOLDERS = ("/dev", "/dev/dri")
 """Folders whose bind mount brings every GPU's nodes."""
+
+FIRST_UID_MAP = [b"0", b"0", b"4294967295"]
+LIMIT = 64 * 1024
 
 HINT = "start it unprivileged, without /dev/dri, and with no GPU but the share"
 NODE_HINT = "where that is wanted, generate with --allow-extra-devices"
@@ -45,9 +49,23 @@ def check(container: Container, share: Share, sysroot: str) -> None:
             minor = "*" if rule.minor is None else rule.minor
             found = f"the rule `{rule.kind} {major}:{minor} {rule.access}`"
             raise Refusal(expected, f"{found} in linux.resources.devices", HINT, NODE_HINT)
-    if "CAP_MKNOD" in container.capabilities and not any(map(_denies_all, container.rules)):
+    closed = any(map(_denies_all, container.rules))
+    if "CAP_MKNOD" in container.capabilities and not closed and _may_make_devices(sysroot):
         found = "CAP_MKNOD and no rule in linux.resources.devices that denies all devices"
         raise Refusal(expected, found, HINT, NODE_HINT)
+
+
+def _may_make_devices(sysroot: str) -> bool:
+    """Whether CAP_MKNOD is worth anything here: it makes devices in the first user namespace alone.
+
+    That is what user_namespaces(7) says. A runtime that was started without root is in another one,
+    and so are all its containers.
+    """
+    try:
+        text = read_file(f"{sysroot}/proc/self/uid_map", LIMIT)
+    except OSError:
+        return True
+    return text.split() == FIRST_UID_MAP
 
 
 def is_foreign(major: int, minor: int, own: set[int], sysroot: str) -> bool:

@@ -14,9 +14,9 @@ import pytest
 
 from cdi.node import sample
 from tests import need
-from tests.integration import product
+from tests.integration import product, rootless
 from tests.integration.conftest import NODES
-from tests.integration.container import Container
+from tests.integration.container import Container, Start
 from tests.integration.image import Image
 from tests.integration.product import amd_cdi
 from tests.integration.rootless import GROUP, Tenant, tenant
@@ -122,6 +122,29 @@ class WithGpus(Sandbox):
     def enter(self, command: Sequence[str | Path]) -> list[str]:
         words = ["unshare", "--mount", "sh", "-c", _WITH_SYS, "sh", self.sysroot]
         return super().enter([*words, *command])
+
+
+@pytest.fixture(scope="module")
+def docker(user: Tenant, dynamic: Image, static: Image) -> Iterator[Start]:
+    """His docker, which cannot keep a group: one render node is his own."""
+    with rootless.docker(user, [dynamic, static]) as start:
+        user.sandbox.must(["chown", rootless.NAME, "/dev/dri/renderD129"])
+        yield start
+
+
+def test_docker_gives_a_share_that_the_library_holds(docker: Start, dynamic: Image) -> None:
+    command = ("/bin/sh", "-c", _LOOK)
+    outcome = docker(Container(dynamic, cdi=["amd.com/gpu=share-a"], command=command))
+    assert outcome.status == 0, outcome
+    lines = outcome.stdout.splitlines()
+    assert [line.rpartition(": ")[2] for line in lines[:2]] == [_MAY_NOT, _MAY]
+    assert lines[2:] == ["loaded", "counts"]
+
+
+def test_docker_refuses_what_does_not_load_the_library(docker: Start, static: Image) -> None:
+    outcome = docker(Container(static, cdi=["amd.com/gpu=share-a"], command=("/bin/true",)))
+    assert outcome.status == 125
+    assert "found a static program at '/bin/busybox'" in outcome.stderr
 
 
 def examined(user: Tenant, sysroot: Path, *, groups: bool) -> tuple[int, dict[str, Any]]:

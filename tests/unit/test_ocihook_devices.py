@@ -136,6 +136,25 @@ def test_no_rules_and_mknod(scene: Scene) -> None:
     assert judge(scene) == ""
 
 
+@pytest.mark.parametrize(
+    ("uid_map", "allowed"),
+    [
+        ("         0          0 4294967295\n", False),
+        ("         0       4242          1\n         1     200000      65536\n", True),
+        ("         0          0      65536\n", True),
+        (None, False),
+    ],
+)
+def test_mknod_makes_devices_in_the_first_user_namespace_alone(
+    scene: Scene, uid_map: str | None, allowed: bool
+) -> None:
+    """By user_namespaces(7), which also says what its uid_map is."""
+    scene.config["linux"]["resources"] = {}
+    if uid_map is not None:
+        write(scene.sysroot / "proc/self/uid_map", uid_map)
+    assert (judge(scene) == "") is allowed
+
+
 def test_rule_for_other_makers_node(scene: Scene) -> None:
     scene.config["linux"]["resources"]["devices"] = [*DEFAULTS, rule(226, 129)]
     assert "226:129" in judge(scene)
