@@ -202,10 +202,15 @@ def hold_again_and_again(directory: Path) -> None:
     while True:
         with lock(directory):
             time.sleep(0.06)
+        # A command that has ended is not at once there again.
+        time.sleep(0.02)
 
 
 def test_who_has_little_time_gets_a_turn_among_many(tmp_path: Path) -> None:
-    """Where all looked equally often, one of 49 would get about one turn in eight in 0.75 s."""
+    """Of 12 turns in 0.75 s, one of 49 that all look equally often gets one in a quarter of times.
+
+    Who looks 27 times as often as each of 48 gets a third of the turns, so one of 12 for certain.
+    """
     fork = multiprocessing.get_context("fork")
     others = [fork.Process(target=hold_again_and_again, args=(tmp_path,)) for _ in range(48)]
     for other in others:
@@ -218,5 +223,5 @@ def test_who_has_little_time_gets_a_turn_among_many(tmp_path: Path) -> None:
     for other in others:
         other.kill()
         other.join()
-    # One in eight would be four or five; how many more it gets depends on what else runs here.
-    assert got >= 9
+    # Equals would get 9 of 36.
+    assert got >= 18
