@@ -126,13 +126,7 @@ class Cluster:
 
     def pod(self, namespace: str, name: str, deadline: Deadline) -> Json | None:
         """Return a pod, None if there is none."""
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        try:
-            return persist(lambda: self._json("GET", path, deadline), deadline)
-        except ApiError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
+        return self._found(f"/api/v1/namespaces/{namespace}/pods/{name}", deadline)
 
     def patch_pod(  # noqa: PLR0913, PLR0917 -- which one, and what of it
         self,
@@ -202,6 +196,25 @@ class Cluster:
         except ApiError as error:
             if error.status != HTTPStatus.CONFLICT:
                 raise
+
+    def daemon_set(self, namespace: str, name: str, deadline: Deadline) -> Json | None:
+        """Return a DaemonSet, None if there is none."""
+        path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
+        return self._found(path, deadline)
+
+    def patch_daemon_set(self, namespace: str, name: str, patch: Json, deadline: Deadline) -> Json:
+        """Change a DaemonSet; the same patch twice is as good as once."""
+        path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
+        return persist(lambda: self._json("PATCH", path, deadline, patch), deadline)
+
+    def _found(self, path: str, deadline: Deadline) -> Json | None:
+        """Return what there is at a path, None if there is nothing."""
+        try:
+            return persist(lambda: self._json("GET", path, deadline), deadline)
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
 
     @staticmethod
     def _events(what: str, response: urllib3.HTTPResponse) -> Iterator[Json]:

@@ -38,7 +38,7 @@ class Runtime:
         """Raise Refusal if the runtime is known not to give the devices of this node's specs."""
         fault = self.fault()
         if fault:
-            log.error("%s; turn it on with: amd-cdi runtime configure containerd", fault)
+            log.error("%s; turn it on with: amd-cdi runtime configure --runtime containerd", fault)
             raise Refusal(
                 f"{fault}, so the container would start without its GPU",
                 f"{ELSEWHERE}, or have CDI turned on on this one",

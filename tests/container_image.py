@@ -156,7 +156,8 @@ def wheels() -> Path:
 def _sources() -> list[Path]:
     """What git would take of the folders that the image is built from, and what names them."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    folders = ["cdi", "deviceplugin", "libamvgpu", "ocihook", "packaging", "pyproject.toml"]
+    folders = ["cdi", "deviceplugin", "libamvgpu", "ocihook", "pyproject.toml"]
+    folders += [f"packaging/{name}" for name in ("hatch_build.py", "hook", "image")]
     done = subprocess.run(
         [*command, *folders], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )

@@ -155,7 +155,8 @@ def _named(places: Places) -> set[str]:
 def removing(places: Places, ledger: Ledger) -> Iterator[Step]:
     """Yield what takes everything away: first what starts something, last what is known of it.
 
-    Folders go if nothing of somebody else's is in them.
+    Folders go if nothing of somebody else's is in them, and if they are not where something is
+    mounted, as all of them are in a container that does this for its node.
     """
     paths, releases = places.paths, places.releases
     unit_files = _present(_unit_files(places))
@@ -186,7 +187,9 @@ def removing(places: Places, ledger: Ledger) -> Iterator[Step]:
         *(paths.usage_dir, paths.usage_dir.parent, places.logs, releases.folder),
         *(paths.spec_dir, paths.values_dir, paths.state_dir),
     ):
-        if folder not in gone and folder.is_dir() and gone.issuperset(_in(folder)):
+        if folder in gone or not folder.is_dir() or folder.is_mount():
+            continue
+        if gone.issuperset(_in(folder)):
             gone.add(folder)
             folders.append(folder)
     # Without the link no version counts; without the ledger nobody knows another prefix.

@@ -98,16 +98,23 @@ def swap_drm(sysroot: Path) -> None:
 
 @contextmanager
 def node(
-    folder: Path, programs: Programs, plane: ControlPlane, images: Sequence[Image], library: Path
+    folder: Path,
+    programs: Programs,
+    plane: ControlPlane,
+    images: Sequence[Image],
+    library: Path | None,
 ) -> Iterator[Node]:
-    """A node that is Ready in the cluster, with the hook and the library installed."""
+    """A node that is Ready in the cluster; with the library, that and the hook are installed."""
     folder.mkdir()
     sysroot = folder / "sample"
     sample.expand("mixed", sysroot)
     with sandbox(folder, "host", NODES) as made:
         made.must(["ln", "-s", "null", "/dev/kmsg"])
         _make_cgroup(made)
-        install(made, library)
+        if library is not None:
+            install(made, library)
+        # As systemd leaves it: what a pod mounts there for the node, the node has.
+        made.must(["mount", "--make-shared", "/run"])
         daemon = _containerd(made, images[0], programs.network, cdi=True)
         networks = made.path("/etc/cni/net.d")
         networks.mkdir(parents=True, exist_ok=True)

@@ -35,4 +35,4 @@ def test_a_pod_does_not_start_without_its_gpu(cluster: Cluster, without_cdi: Non
         assert_for_owner(message)
         cluster.await_event(name, "UnexpectedAdmissionError", reason)
     assert cluster.shares == set()
-    assert "turn it on with: amd-cdi runtime configure containerd" in cluster.plugin.log()
+    assert "turn it on with: amd-cdi runtime configure --runtime containerd" in cluster.plugin.log()
